@@ -1,0 +1,173 @@
+"""The binary card program: what is written can be read back, what is none is refused."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_spyre.backend import opcodes
+from torch_spyre.backend.disassemble import disassemble
+from torch_spyre.backend.program import (
+    MAGIC,
+    Lanes,
+    Loop,
+    Operand,
+    Program,
+    ProgramError,
+    Space,
+    Step,
+    StepFlags,
+    StepKind,
+    Symbol,
+    SymbolKind,
+    decode,
+    encode,
+)
+
+OPCODES = sorted(opcodes.by_name())
+int64 = st.integers(-(2**63), 2**63 - 1)
+uint32 = st.integers(0, 2**32 - 1)
+
+
+@st.composite
+def steps(draw: st.DrawFn, depth: int) -> Step:
+    rank = draw(st.integers(0, 8))
+    cores = draw(st.integers(1, 2**32 - 1))
+    rows = draw(st.sampled_from((1, cores.bit_count())))
+
+    def row(length: int) -> tuple[int, ...]:
+        return tuple(draw(st.lists(int64, min_size=length, max_size=length)))
+
+    def operand() -> Operand:
+        return Operand(
+            space=draw(st.sampled_from(Space)),
+            format=draw(st.integers(0, 18)),
+            symbol=draw(uint32),
+            lanes=draw(st.sampled_from(Lanes)),
+            bases=row(draw(st.sampled_from((1, min(cores.bit_count(), 3))))),
+            strides=row(rank),
+            tile_stride=draw(int64),
+            tail_tiles=draw(st.integers(0, 4)),
+            loop_strides=row(depth),
+        )
+
+    return Step(
+        opcode=draw(st.sampled_from(OPCODES)),
+        kind=draw(st.sampled_from(StepKind)),
+        cores=cores,
+        extents=tuple(row(rank) for _ in range(min(rows, 3))),
+        inputs=tuple(operand() for _ in range(draw(st.integers(0, 4)))),
+        outputs=(operand(),),
+        stick_dim=draw(st.sampled_from((0, 3, 255))),
+        tail_cores=draw(uint32),
+        flags=draw(st.sampled_from(StepFlags)),
+    )
+
+
+def bodies(depth: int) -> st.SearchStrategy[tuple[Step | Loop, ...]]:
+    nodes: st.SearchStrategy[Step | Loop] = steps(depth)
+    if depth < 2:
+        nodes |= st.builds(Loop, st.integers(1, 2**32 - 1), bodies(depth + 1))
+    return st.lists(nodes, min_size=1, max_size=2).map(tuple)
+
+
+symbols = st.builds(
+    Symbol, st.sampled_from(SymbolKind), st.integers(0, 18), st.integers(0, 2**62), st.booleans()
+)
+programs = st.builds(
+    Program,
+    st.lists(symbols, max_size=4).map(tuple),
+    bodies(0),
+    st.lists(uint32, max_size=5).map(tuple),
+)
+
+
+@given(programs)
+def test_a_program_survives_encoding(program: Program) -> None:
+    assert decode(encode(program)) == program
+
+
+@given(programs)
+def test_every_program_can_be_read_as_text(program: Program) -> None:
+    has_bad_constant = any(
+        operand.space is Space.CONSTANT and operand.symbol >= len(program.constants)
+        for step in _steps(program.body)
+        for operand in (*step.inputs, *step.outputs)
+    )
+    if has_bad_constant:
+        return
+    text = disassemble(program)
+    assert text.count("step ") == len(list(_steps(program.body)))
+
+
+def _steps(body: tuple[Step | Loop, ...]) -> list[Step]:
+    found: list[Step] = []
+    for node in body:
+        found += _steps(node.body) if isinstance(node, Loop) else [node]
+    return found
+
+
+def _copy_program() -> Program:
+    def walk(symbol: int) -> Operand:
+        return Operand(Space.DEVICE, 0, symbol, bases=(0, 256), strides=(128,))
+
+    step = Step(
+        opcode="identity",
+        kind=StepKind.POINTWISE,
+        cores=0b11,
+        extents=((2,),),
+        inputs=(walk(0),),
+        outputs=(walk(1),),
+        stick_dim=0,
+    )
+    return Program(
+        (Symbol(SymbolKind.ADDRESS, 0, 512), Symbol(SymbolKind.ADDRESS, 0, 512, True)), (step,)
+    )
+
+
+def test_the_bytes_are_those_of_the_header_file() -> None:
+    """A copy of four sticks on two cores, field by field as in program.h."""
+    data = encode(_copy_program())
+    magic, version, _, size, *counts = struct.unpack_from("<IHHI7I", data)
+    assert (magic, version, size) == (MAGIC, 1, len(data))
+    assert counts == [2, 2, 1, 1, 2, 1, 0]
+    assert len(data) == 40 + 2 * 16 + 2 * 120 + 32 + 16 + 2 * 8 + 8
+    at = 40 + 2 * 16 + 2 * 120
+    opcode, kind, rank, flags, cores = struct.unpack_from("<HBBII", data, at)
+    assert (opcode, kind, rank, flags, cores) == (1, 0, 1, 0, 0b11)
+
+
+def test_text_shows_cores_extents_and_bases() -> None:
+    assert disassemble(_copy_program()) == (
+        "symbol 0  address SEN169_FP16 512 bytes\n"
+        "symbol 1  address SEN169_FP16 512 bytes, written\n"
+        "step identity  cores 0-1  extents 2  stick dim 0\n"
+        "  in   s0 SEN169_FP16 vector  base 0, 256  stride 128\n"
+        "  out  s1 SEN169_FP16 vector  base 0, 256  stride 128\n"
+    )
+
+
+@given(st.integers(0, 355), st.integers(0, 255))
+def test_damaged_bytes_give_a_program_or_a_clear_error(position: int, value: int) -> None:
+    data = bytearray(encode(_copy_program()))
+    data[position % len(data)] = value
+    try:
+        decode(bytes(data))
+    except ProgramError as error:
+        assert str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize("cut", [0, 10, 40, 100])
+def test_a_truncated_program_is_refused(cut: int) -> None:
+    with pytest.raises(ProgramError):
+        decode(encode(_copy_program())[:cut])
+
+
+def test_opcodes_come_from_the_card() -> None:
+    table = opcodes.by_name()
+    assert table["add"].signature == "FF:F"
+    assert table["where_int"].signature == "FII:I"
+    assert opcodes.by_value()[table["tanh"].value].name == "tanh"

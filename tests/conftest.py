@@ -1,0 +1,30 @@
+"""Shared by all tests: the device is a fresh PyTorch's own, nothing is set up by hand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+
+import pytest
+
+
+@pytest.fixture
+def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a script in a new process: for the environment, forks, start-up and exits."""
+
+    def run(script: str, *, check: bool = True, **environment: str) -> subprocess.CompletedProcess:
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script)],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        if check:
+            assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    return run

@@ -1,0 +1,201 @@
+"""Every operation of the table once, with arguments on which it is defined.
+
+A case names an overload and how its arguments are made. The reference is PyTorch on the CPU in
+float64 (or the integer dtype), on the values that the card holds, rounded once to its format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import step_model
+import torch
+
+FLOATS = (torch.float16, torch.float32)
+INTS = (torch.int32, torch.int8, torch.uint8)
+BOOL = (torch.bool,)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A random tensor: floats from [low, high], integers from the same range."""
+
+    low: float = -3.0
+    high: float = 3.0
+    dtype: torch.dtype | None = None  # None: the dtype of the case
+
+    def make(self, size: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> torch.Tensor:
+        dtype = self.dtype or dtype
+        low, high = self.low, self.high
+        if dtype is torch.bool:
+            return torch.randint(0, 2, size, generator=rng).bool()
+        if dtype.is_floating_point:
+            return (torch.rand(size, generator=rng) * (high - low) + low).to(dtype)
+        if dtype is torch.uint8:
+            low = max(low, 0)
+        return torch.randint(int(low), int(high) + 1, size, generator=rng).to(dtype)
+
+
+ANY = Draw()
+POSITIVE = Draw(0.01, 8.0)
+NOT_ZERO = Draw(1.0, 6.0)
+WIDE = Draw(-100.0, 100.0)
+TRUTH = Draw(dtype=torch.bool)
+SHIFT = Draw(0, 5)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One overload; `ulps` is how far a result may be from the correctly rounded one."""
+
+    name: str
+    args: tuple[object, ...]
+    dtypes: tuple[torch.dtype, ...] = FLOATS
+    ulps: int = 0
+    # What several roundings in fp32 give, where the order of operations matters.
+    model: Callable[..., np.ndarray] | None = None
+
+    @property
+    def operation(self) -> Callable[..., torch.Tensor]:
+        packet, _, overload = self.name.partition(".")
+        return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+    def make(self, size: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> list[object]:
+        rng = torch.Generator().manual_seed(seed)
+        return [a.make(size, dtype, rng) if isinstance(a, Draw) else a for a in self.args]
+
+
+def _unary(names: str, draw: Draw, dtypes: tuple[torch.dtype, ...], ulps: int) -> list[Case]:
+    return [Case(name, (draw,), dtypes, ulps) for name in names.split()]
+
+
+def _gate(x: np.ndarray) -> np.ndarray:
+    return np.clip(x + np.float32(3), 0, 6)
+
+
+def _lerp(a: np.ndarray, b: np.ndarray, w: np.ndarray) -> np.ndarray:
+    return np.where(np.abs(w) < 0.5, a + w * (b - a), b - (b - a) * (1 - w))
+
+
+CASES: list[Case] = [
+    *_unary("abs neg sign", WIDE, (torch.float16, torch.float32, torch.int32, torch.int8), 0),
+    *_unary("floor ceil round trunc sgn", WIDE, (*FLOATS, *INTS), 0),
+    *_unary("relu isnan isinf isposinf isneginf logical_not", ANY, (*FLOATS, torch.int32), 0),
+    *_unary("frac", WIDE, FLOATS, 0),
+    *_unary("logical_not bitwise_not sign", ANY, BOOL, 0),
+    *_unary("bitwise_not neg", WIDE, INTS, 0),
+    *_unary("sqrt reciprocal", POSITIVE, FLOATS, 0),
+    *_unary("rsqrt log log2 log10 log1p", POSITIVE, FLOATS, 1),
+    *_unary("exp exp2 expm1 tanh sigmoid sin cos erf silu gelu", ANY, FLOATS, 1),
+    *_unary("exp sqrt sin", POSITIVE, (torch.int32, torch.bool, torch.uint8), 1),
+    Case("gelu", (ANY,), FLOATS, 1),
+    Case("mish", (ANY,), FLOATS, 3),
+    Case("hardsigmoid", (WIDE,), FLOATS, model=lambda x: _gate(x) / np.float32(6)),
+    Case("hardswish", (WIDE,), FLOATS, model=lambda x: x * _gate(x) / np.float32(6)),
+    *[
+        Case(f"{name}.Tensor", (Draw(-2, 2), Draw(-2, 2)), (*FLOATS, *INTS, torch.bool))
+        for name in ("eq", "ne", "lt", "le", "gt", "ge")
+    ],
+    Case("lt.Scalar", (WIDE, 3), (*FLOATS, *INTS)),
+    Case("lt.Scalar", (WIDE, -3), (*FLOATS, torch.int8, torch.uint8)),
+    Case("eq.Scalar", (Draw(0, 1), True), BOOL),
+    *[
+        Case(name, (Draw(-1, 1), Draw(-1, 1)), (*FLOATS, torch.int32, torch.bool))
+        for name in ("logical_and", "logical_or", "logical_xor")
+    ],
+    Case("add.Tensor", (WIDE, WIDE), (*FLOATS, *INTS, torch.bool)),
+    Case("add.Scalar", (WIDE, 2.5, 3), FLOATS),
+    Case("add.Scalar", (WIDE, 200, 1), INTS),
+    Case("sub.Tensor", (WIDE, WIDE), (*FLOATS, *INTS)),
+    Case("rsub.Scalar", (WIDE, 7, 2), (*FLOATS, *INTS)),
+    Case("mul.Tensor", (WIDE, WIDE), (*FLOATS, *INTS, torch.bool)),
+    Case("mul.Scalar", (WIDE, 5), (*FLOATS, *INTS)),
+    Case("div.Tensor", (WIDE, NOT_ZERO), (*FLOATS, torch.int32)),
+    Case("div.Scalar", (WIDE, 4), FLOATS),
+    Case("floor_divide", (WIDE, NOT_ZERO), (*FLOATS, *INTS)),
+    Case("remainder.Tensor", (WIDE, NOT_ZERO), (*FLOATS, *INTS)),
+    Case("remainder.Scalar_Tensor", (7, NOT_ZERO), FLOATS),
+    Case("fmod.Tensor", (WIDE, NOT_ZERO), (*FLOATS, *INTS)),
+    Case("fmod.Scalar", (WIDE, 3), (*FLOATS, *INTS)),
+    Case("maximum", (WIDE, WIDE), (*FLOATS, *INTS, torch.bool)),
+    Case("minimum", (WIDE, WIDE), (*FLOATS, *INTS, torch.bool)),
+    Case("fmax", (WIDE, WIDE), (*FLOATS, torch.int32)),
+    Case("fmin", (WIDE, WIDE), FLOATS),
+    Case("pow.Tensor_Tensor", (POSITIVE, ANY), FLOATS, 1),
+    Case("pow.Tensor_Scalar", (WIDE, 3), INTS),
+    Case("pow.Tensor_Scalar", (WIDE, 2), FLOATS, 1),
+    Case("pow.Scalar", (2.5, ANY), FLOATS, 1),
+    Case("atan2", (ANY, ANY), FLOATS, 1),
+    *[
+        Case(f"bitwise_{name}.Tensor", (WIDE, WIDE), (*INTS, torch.bool))
+        for name in ("and", "or", "xor")
+    ],
+    Case("bitwise_and.Scalar", (WIDE, 12), INTS),
+    Case("bitwise_left_shift.Tensor", (WIDE, SHIFT), INTS),
+    Case("bitwise_right_shift.Tensor", (WIDE, SHIFT), INTS),
+    Case("__lshift__.Scalar", (WIDE, 2), INTS),
+    Case("where.self", (TRUTH, ANY, ANY), (*FLOATS, *INTS, torch.bool)),
+    Case("masked_fill.Scalar", (ANY, TRUTH, -7.0), (*FLOATS, torch.int32)),
+    Case("fill.Scalar", (ANY, 1.5), (*FLOATS, torch.int32, torch.bool)),
+    Case("zero", (ANY,), (*FLOATS, *INTS, torch.bool)),
+    Case("clamp", (WIDE, -20, 30), (*FLOATS, torch.int32)),
+    Case("clamp", (WIDE, None, 30), (*FLOATS, *INTS)),
+    Case("clamp", (WIDE, 2, None), (*FLOATS, *INTS)),
+    Case("clamp.Tensor", (WIDE, Draw(-20, -10), Draw(10, 20)), FLOATS),
+    Case("clamp_min", (WIDE, 2), (*FLOATS, *INTS)),
+    Case("clamp_max.Tensor", (WIDE, ANY), FLOATS),
+    Case("hardtanh", (WIDE, -1, 1), FLOATS),
+    Case("softplus", (WIDE, 1.5, 20), FLOATS, 1),
+    Case("leaky_relu", (WIDE, 0.125), FLOATS),
+    Case("elu", (ANY, 1.5, 1.25, 1), FLOATS, 1),
+    Case("threshold", (WIDE, 0.5, 9), FLOATS),
+    Case("lerp.Tensor", (WIDE, WIDE, Draw(0, 1)), FLOATS, model=_lerp),
+    Case("lerp.Scalar", (WIDE, WIDE, 0.75), FLOATS, model=_lerp),
+    Case("addcmul", (WIDE, ANY, ANY), (*FLOATS, torch.int32), model=lambda a, b, c: a + b * c),
+    Case("addcdiv", (WIDE, ANY, NOT_ZERO), FLOATS, model=lambda a, b, c: a + b / c),
+    Case("threshold_backward", (ANY, ANY, 0.5), FLOATS),
+    Case("sigmoid_backward", (ANY, Draw(0, 1)), FLOATS, model=lambda g, y: g * ((1 - y) * y)),
+    Case("tanh_backward", (ANY, Draw(-1, 1)), FLOATS, model=lambda g, y: g * (1 - y * y)),
+]
+
+
+def reference(case: Case, args: list[object]) -> tuple[torch.dtype, np.ndarray]:
+    """The dtype that PyTorch gives, and the widened values before the last rounding."""
+    dtype = case.operation(*args).dtype
+    held = [as_held(a) if isinstance(a, torch.Tensor) else a for a in args]
+    if case.model and dtype.is_floating_point:
+        numbers = [np.float32(a) if isinstance(a, float) else a for a in held]
+        return dtype, case.model(*(np.asarray(a, dtype=np.float32) for a in numbers))
+    # PyTorch's own float32 functions err by more than a unit now and then; its float64 ones, once
+    # rounded, don't.
+    precise = [
+        a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in held
+    ]
+    result = case.operation(*precise)
+    if dtype.is_floating_point or dtype is torch.bool:
+        return dtype, result.float().numpy()
+    return dtype, result.to(torch.int64).numpy()
+
+
+def as_held(tensor: torch.Tensor) -> torch.Tensor:
+    """The values that the card holds for a tensor, in a dtype that has room for them."""
+    if tensor.dtype.is_floating_point:
+        return torch.from_numpy(step_model.as_seen_by_card(tensor))
+    return tensor
+
+
+def distance(actual: np.ndarray, expected: np.ndarray, dtype: torch.dtype) -> int:
+    """How many numbers of the dtype's card format lie between, at most; NaNs are equal."""
+    fmt = step_model.FORMAT_OF[dtype]
+    codes = [step_model.narrow(np.ascontiguousarray(v), fmt) for v in (actual, expected)]
+    if step_model.is_float(fmt):
+        sign = 1 << (codes[0].dtype.itemsize * 8 - 1)
+        codes = [c.astype(np.int64) for c in codes]
+        codes = [np.where(c & sign, -(c & (sign - 1)), c) for c in codes]
+    else:
+        codes = [c.astype(np.int64) for c in codes]
+    gap = np.abs(codes[0] - codes[1])
+    both_nan = np.isnan(actual) & np.isnan(expected) if actual.dtype.kind == "f" else False
+    return int(np.where(both_nan, 0, gap).max(initial=0))

@@ -1,0 +1,364 @@
+"""An independent numpy model of the card's number formats and of each pointwise operation.
+
+Written from the description of the card, not from its code: formats with integers and float64,
+operations with numpy's own functions. Values are the widened ones: float32 or int32 arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+SEN169, FP32, SEN143, SEN152 = 0, 1, 3, 4
+SENINT8, SENINT16, INT32, SENUINT32 = 8, 9, 12, 13
+
+FORMAT_OF = {
+    torch.float16: SEN169,
+    torch.bfloat16: SEN169,
+    torch.bool: SEN169,
+    torch.float32: FP32,
+    torch.float8_e4m3fn: SEN143,
+    torch.float8_e5m2: SEN152,
+    torch.int8: SENINT8,
+    torch.int16: SENINT16,
+    torch.int32: INT32,
+    torch.int64: INT32,
+    torch.uint8: SENUINT32,
+}
+RAW = {
+    SEN169: np.uint16,
+    FP32: np.uint32,
+    SEN143: np.uint8,
+    SEN152: np.uint8,
+    SENINT8: np.int8,
+    SENINT16: np.int16,
+    INT32: np.int32,
+    SENUINT32: np.int32,
+}
+LARGEST_SEN169 = 2.0**32 * (1 + 510 / 512)
+SMALLEST_SEN169 = 2.0**-31 * (1 + 1 / 512)
+
+_FP8 = {SEN143: torch.float8_e4m3fn, SEN152: torch.float8_e5m2}
+
+
+def lanes_of(fmt: int) -> int:
+    return 128 // np.dtype(RAW[fmt]).itemsize
+
+
+def is_float(fmt: int) -> bool:
+    return fmt in (SEN169, FP32, SEN143, SEN152)
+
+
+# ---- Formats ------------------------------------------------------------------------------------
+
+
+def decode_sen169(bits: np.ndarray) -> np.ndarray:
+    """1 sign, 6 exponent, 9 fraction bits; no subnormals; 0x7FFF is NaN, 0xFFFF minus infinity."""
+    bits = np.asarray(bits, dtype=np.int64)
+    sign = np.where(bits & 0x8000, -1.0, 1.0)
+    magnitude = np.ldexp(1.0 + (bits & 0x1FF) / 512.0, ((bits >> 9) & 0x3F) - 31)
+    magnitude = np.where(bits & 0x7FFF, magnitude, 0.0)
+    values = np.where(
+        (bits & 0x7FFF) == 0x7FFF, np.where(bits & 0x8000, -np.inf, np.nan), sign * magnitude
+    )
+    return values.astype(np.float32)
+
+
+def encode_sen169(values: np.ndarray, saturate: bool = False) -> np.ndarray:
+    """Nearest, ties away from zero; an overflow becomes the symbol unless it saturates."""
+    values = np.asarray(values, dtype=np.float64)
+    negative = np.signbit(values)
+    magnitude = np.abs(values)
+    finite = np.where(np.isfinite(magnitude), magnitude, 1.0)
+    fraction, exponent = np.frexp(finite)  # in [0.5, 1)
+    steps = np.floor(fraction * 1024 + 0.5)  # 512..1024 of 2^(exponent - 10)
+    exponent = np.where(steps == 1024, exponent + 1, exponent) - 1
+    steps = np.where(steps == 1024, 512, steps)
+    code = ((exponent + 31).astype(np.int64) << 9) + steps.astype(np.int64) - 512
+    code = np.where(finite < SMALLEST_SEN169, np.where(finite < SMALLEST_SEN169 / 2, 0, 1), code)
+    code = np.where((exponent + 31 <= 0) & (code < 1) & (finite >= SMALLEST_SEN169 / 2), 1, code)
+    overflow = 0x7FFE if saturate else 0x7FFF
+    code = np.where((code >= 0x7FFF) | (exponent + 31 > 63), overflow, code)
+    code = np.where(np.isfinite(values), code, 0x7FFF)
+    negative = negative & ~np.isnan(values)
+    return (code | np.where(negative, 0x8000, 0)).astype(np.uint16)
+
+
+def widen(raw: np.ndarray, fmt: int) -> np.ndarray:
+    """Elements in memory to float32 or int32."""
+    if fmt == SEN169:
+        return decode_sen169(raw)
+    if fmt == FP32:
+        return raw.view(np.float32)
+    if fmt in _FP8:
+        return torch.from_numpy(raw.copy()).view(_FP8[fmt]).float().numpy()
+    return raw.astype(np.int32)
+
+
+def narrow(values: np.ndarray, fmt: int) -> np.ndarray:
+    """float32 or int32 to elements in memory, rounding as the arithmetic units do."""
+    if fmt == SEN169:
+        return encode_sen169(values)
+    if fmt == FP32:
+        return np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    if fmt in _FP8:
+        return torch.from_numpy(values.copy()).to(_FP8[fmt]).view(torch.uint8).numpy()
+    with np.errstate(over="ignore"):
+        return values.astype(np.int32).astype(RAW[fmt])
+
+
+def to_card(tensor: torch.Tensor) -> np.ndarray:
+    """What a host tensor becomes on the card, flattened, as elements in memory."""
+    flat = tensor.detach().reshape(-1)
+    fmt = FORMAT_OF[tensor.dtype]
+    if fmt == SEN169:
+        return encode_sen169(flat.double().numpy(), saturate=True)
+    if fmt == FP32:
+        return flat.numpy().view(np.uint32)
+    if fmt in _FP8:
+        return flat.view(torch.uint8).numpy()
+    return flat.numpy().astype(RAW[fmt])
+
+
+def as_seen_by_card(tensor: torch.Tensor) -> np.ndarray:
+    """The widened values that the card computes with, in the tensor's shape."""
+    fmt = FORMAT_OF[tensor.dtype]
+    return widen(to_card(tensor), fmt).reshape(tuple(tensor.shape))
+
+
+# ---- Operations ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A card operation; `is_exact`: every bit of the result is determined."""
+
+    compute: Callable[..., np.ndarray]
+    is_exact: bool
+
+
+def _exact(function: Callable[..., np.ndarray]) -> Operation:
+    return Operation(function, True)
+
+
+def _float64(function: Callable[..., np.ndarray]) -> Operation:
+    """Computed in float64: for results that may differ by a unit in the last place."""
+
+    def compute(*operands: np.ndarray) -> np.ndarray:
+        return function(*(operand.astype(np.float64) for operand in operands)).astype(np.float32)
+
+    return Operation(compute, False)
+
+
+def _truth(function: Callable[..., np.ndarray]) -> Operation:
+    return Operation(lambda *operands: function(*operands).astype(np.float32), True)
+
+
+def _wrapped(function: Callable[..., np.ndarray]) -> Operation:
+    """Integers: computed in 64 bits, wrapped to 32."""
+
+    def compute(*operands: np.ndarray) -> np.ndarray:
+        return function(*(operand.astype(np.int64) for operand in operands)).astype(np.int32)
+
+    return Operation(compute, True)
+
+
+def _elementwise(function: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarray]:
+    return np.vectorize(function, otypes=[np.float64])
+
+
+def _div_floor(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.floor_divide(a, b)
+
+
+def _fmod_int(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.fmod(a, b)
+
+
+def _pow_int(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
+    def one(b: int, e: int) -> int:
+        value = pow(int(b), int(e), 1 << 32)
+        return value - (1 << 32) if value >= 1 << 31 else value
+
+    return np.vectorize(one, otypes=[np.int64])(base, exponent)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def _gelu(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * _elementwise(math.erfc)(-x / math.sqrt(2))
+
+
+def _gelu_tanh(x: np.ndarray) -> np.ndarray:
+    return x * _sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+
+
+def _softplus(x: np.ndarray, beta: np.ndarray, threshold: np.ndarray) -> np.ndarray:
+    return np.where(x * beta > threshold, x, np.logaddexp(0, x * beta) / beta)
+
+
+def _lerp(a: np.ndarray, b: np.ndarray, w: np.ndarray) -> np.ndarray:
+    return np.where(np.abs(w) < 0.5, a + w * (b - a), b - (b - a) * (1 - w))
+
+
+def _elu(x: np.ndarray, alpha: np.ndarray, scale: np.ndarray, inner: np.ndarray) -> np.ndarray:
+    return np.where(x > 0, x * scale, np.expm1(x * inner) * alpha * scale)
+
+
+def _shift_left(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.where((b < 0) | (b > 31), 0, a << np.clip(b, 0, 31))
+
+
+def _shift_right(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return a >> np.where((b < 0) | (b > 31), 31, b)
+
+
+OPERATIONS: dict[str, Operation] = {
+    "identity": _exact(lambda a: a),
+    "identity_int": _exact(lambda a: a),
+    "float_to_int": _exact(lambda a: np.trunc(a).astype(np.int64).astype(np.int32)),
+    "int_to_float": _exact(lambda a: a.astype(np.float32)),
+    "float_to_bool": _truth(lambda a: a != 0),
+    "int_to_bool": _truth(lambda a: a != 0),
+    "abs": _exact(np.abs),
+    "neg": _exact(np.negative),
+    "exp": _float64(np.exp),
+    "exp2": _float64(np.exp2),
+    "expm1": _float64(np.expm1),
+    "log": _float64(np.log),
+    "log2": _float64(np.log2),
+    "log10": _float64(np.log10),
+    "log1p": _float64(np.log1p),
+    "sqrt": _exact(np.sqrt),
+    "rsqrt": _float64(lambda a: 1 / np.sqrt(a)),
+    "reciprocal": _exact(lambda a: np.float32(1) / a),
+    "tanh": _float64(np.tanh),
+    "sigmoid": _float64(_sigmoid),
+    "relu": _exact(lambda a: np.where(np.isnan(a), a, np.maximum(a, np.float32(0)))),
+    "gelu": _float64(_gelu),
+    "gelu_tanh": _float64(_gelu_tanh),
+    "silu": _float64(lambda a: a * _sigmoid(a)),
+    "erf": _float64(_elementwise(math.erf)),
+    "floor": _exact(np.floor),
+    "ceil": _exact(np.ceil),
+    "round": _exact(np.rint),
+    "trunc": _exact(np.trunc),
+    "sign": _exact(lambda a: np.where(np.isnan(a), np.float32(0), np.sign(a))),
+    "sin": _float64(np.sin),
+    "cos": _float64(np.cos),
+    "square": _exact(np.square),
+    "isnan": _truth(np.isnan),
+    "isinf": _truth(np.isinf),
+    "logical_not": _truth(lambda a: a == 0),
+    "add": _exact(np.add),
+    "sub": _exact(np.subtract),
+    "mul": _exact(np.multiply),
+    "div": _exact(np.divide),
+    "maximum": _exact(np.maximum),
+    "minimum": _exact(np.minimum),
+    "pow": _float64(np.power),
+    "fmod": _exact(np.fmod),
+    "remainder": _exact(np.remainder),
+    "div_floor": _exact(_div_floor),
+    "div_trunc": _exact(lambda a, b: np.trunc(a / b)),
+    "eq": _truth(np.equal),
+    "ne": _truth(np.not_equal),
+    "lt": _truth(np.less),
+    "le": _truth(np.less_equal),
+    "gt": _truth(np.greater),
+    "ge": _truth(np.greater_equal),
+    "logical_and": _truth(np.logical_and),
+    "logical_or": _truth(np.logical_or),
+    "logical_xor": _truth(np.logical_xor),
+    "atan2": _float64(np.arctan2),
+    "where": _exact(lambda c, a, b: np.where(c != 0, a, b)),
+    "clamp": _exact(lambda a, low, high: np.minimum(np.maximum(a, low), high)),
+    "lerp": _exact(_lerp),
+    "add_scaled": _exact(lambda a, b, alpha: a + alpha * b),
+    "sub_scaled": _exact(lambda a, b, alpha: a - alpha * b),
+    "softplus": _float64(_softplus),
+    "leaky_relu": _exact(lambda a, slope: np.where(a > 0, a, a * slope)),
+    "addcmul": _exact(lambda a, b, c, value: a + value * b * c),
+    "addcdiv": _exact(lambda a, b, c, value: a + value * b / c),
+    "elu": _float64(_elu),
+    "abs_int": _wrapped(np.abs),
+    "neg_int": _wrapped(np.negative),
+    "sign_int": _wrapped(np.sign),
+    "bitwise_not": _wrapped(np.invert),
+    "square_int": _wrapped(np.square),
+    "relu_int": _wrapped(lambda a: np.maximum(a, 0)),
+    "logical_not_int": _truth(lambda a: a == 0),
+    "add_int": _wrapped(np.add),
+    "sub_int": _wrapped(np.subtract),
+    "mul_int": _wrapped(np.multiply),
+    "maximum_int": _wrapped(np.maximum),
+    "minimum_int": _wrapped(np.minimum),
+    "pow_int": _wrapped(_pow_int),
+    "fmod_int": _wrapped(_fmod_int),
+    "remainder_int": _wrapped(np.remainder),
+    "div_floor_int": _wrapped(np.floor_divide),
+    "div_trunc_int": _wrapped(lambda a, b: np.trunc(a / b).astype(np.int64)),
+    "eq_int": _truth(np.equal),
+    "ne_int": _truth(np.not_equal),
+    "lt_int": _truth(np.less),
+    "le_int": _truth(np.less_equal),
+    "gt_int": _truth(np.greater),
+    "ge_int": _truth(np.greater_equal),
+    "bitwise_and": _wrapped(np.bitwise_and),
+    "bitwise_or": _wrapped(np.bitwise_or),
+    "bitwise_xor": _wrapped(np.bitwise_xor),
+    "shift_left": _wrapped(_shift_left),
+    "shift_right": _wrapped(_shift_right),
+    "logical_and_int": _truth(np.logical_and),
+    "logical_or_int": _truth(np.logical_or),
+    "logical_xor_int": _truth(np.logical_xor),
+    "where_int": _exact(lambda c, a, b: np.where(c != 0, a, b)),
+    "clamp_int": _wrapped(lambda a, low, high: np.minimum(np.maximum(a, low), high)),
+    "add_scaled_int": _wrapped(lambda a, b, alpha: a + alpha * b),
+    "sub_scaled_int": _wrapped(lambda a, b, alpha: a - alpha * b),
+    "addcmul_int": _wrapped(lambda a, b, c, value: a + value * b * c),
+}
+
+
+# ---- Random numbers -----------------------------------------------------------------------------
+
+
+def philox(index: int, low: int, high: int, counter: int) -> tuple[int, int, int, int]:
+    """Philox 4x32-10 (Salmon et al. 2011) of the block counter (index, counter, 0, 0)."""
+    words = [index, counter, 0, 0]
+    key = [low, high]
+    mask = 0xFFFFFFFF
+    for _ in range(10):
+        first, second = 0xD2511F53 * words[0], 0xCD9E8D57 * words[2]
+        words = [
+            (second >> 32) ^ words[1] ^ key[0],
+            second & mask,
+            (first >> 32) ^ words[3] ^ key[1],
+            first & mask,
+        ]
+        key = [(key[0] + 0x9E3779B9) & mask, (key[1] + 0xBB67AE85) & mask]
+    return words[0], words[1], words[2], words[3]
+
+
+def _random_words(*operands: np.ndarray) -> np.ndarray:
+    words = np.broadcast_arrays(*(operand.astype(np.uint32) for operand in operands))
+    first = [philox(*map(int, row))[0] for row in zip(*(w.ravel() for w in words), strict=True)]
+    return np.array(first, dtype=np.uint32).reshape(words[0].shape)
+
+
+OPERATIONS["random_bits"] = _exact(lambda *o: (_random_words(*o) >> 1).astype(np.int32))
+OPERATIONS["random_uniform"] = _exact(
+    lambda *o: (_random_words(*o) >> 8).astype(np.float32) * np.float32(2.0**-24)
+)
+
+
+def run(opcode: str, *operands: np.ndarray) -> np.ndarray:
+    """One card operation on widened operands."""
+    with np.errstate(all="ignore"):
+        return np.asarray(OPERATIONS[opcode].compute(*operands))

@@ -1,0 +1,79 @@
+"""Autocast keys, the CPU fallback, and what the debug log says."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from torch_spyre.ops.fallbacks import FallbackWarning
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast_computes_matmuls_in_16_bits_and_exp_in_float32(dtype):
+    x = torch.ones(4, 4, device="spyre")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        with torch.autocast("spyre", dtype=dtype):
+            assert torch.mm(x, x).dtype == dtype
+            assert torch.exp(x.half()).dtype == torch.float32
+            assert torch.add(x, x.half()).dtype == torch.float32
+    assert torch.spyre.get_amp_supported_dtype() == [torch.float16, torch.bfloat16]
+
+
+def test_an_operation_that_the_card_lacks_warns_once_and_is_counted():
+    torch.spyre.reset_fallback_stats()
+    x = torch.eye(3).to("spyre")
+    with pytest.warns(FallbackWarning, match="aten::linalg_inv_ex"):
+        inverse = torch.linalg.inv(x)
+    assert inverse.device.type == "spyre" and torch.equal(inverse.cpu(), torch.eye(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        torch.linalg.inv(x)
+    counted = {k: v for k, v in torch.spyre.fallback_stats().items() if "inv" in k}
+    assert list(counted.values()) == [2]
+
+
+def test_the_fallback_writes_in_place_and_out_results_back():
+    x = torch.tensor([3.0, 1.0, 2.0], device="spyre")
+    values, indices = torch.empty(3, device="spyre"), torch.empty(3, dtype=torch.int64, device="spyre")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        torch.sort(x, out=(values, indices))
+    assert values.tolist() == [1, 2, 3] and indices.tolist() == [1, 2, 0]
+
+
+def test_a_warning_turned_into_an_error_reaches_the_caller():
+    torch.spyre.reset_fallback_stats()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        with pytest.raises(FallbackWarning):
+            torch.linalg.inv(torch.eye(2).to("spyre"))
+
+
+def test_the_debug_log_names_each_transfer(run_python):
+    done = run_python(
+        "import torch; torch.ones(3, 70, dtype=torch.float16).to('spyre').cpu()",
+        TORCH_SPYRE_DEBUG="1",
+    )
+    assert "copy to card spyre:0" in done.stderr and "copy to host spyre:0" in done.stderr
+    assert "device_size=[2, 3, 64]" in done.stderr and "Half[3, 70]" in done.stderr
+
+
+def test_int64_warns_once_that_it_is_held_in_32_bits(run_python):
+    script = """
+        import torch
+        torch.arange(3, device="spyre"); torch.arange(3, device="spyre")
+        assert torch.spyre.get_downcast_warning() is {on}
+        """
+    assert run_python(script.format(on=True)).stderr.count("32-bit integers") == 1
+    quiet = run_python(script.format(on=False), TORCH_SPYRE_DOWNCAST_WARN="off")
+    assert "32-bit" not in quiet.stderr
+
+
+def test_autograd_runs_through_the_device():
+    x = torch.tensor([1.0, 2.0, 3.0], device="spyre", requires_grad=True)
+    y = x * x * 3
+    y.backward(torch.ones_like(y))
+    assert x.grad.device.type == "spyre" and x.grad.tolist() == [6, 12, 18]

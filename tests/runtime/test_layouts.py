@@ -1,0 +1,122 @@
+"""Where users meet layouts: asking for one, choosing one, a wrong one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torch_spyre
+from torch.spyre import DataFormats, SpyreTensorLayout
+
+CHOSEN = SpyreTensorLayout([512, 256], [256, 1], torch.float16, [1, 0])
+
+
+def host() -> torch.Tensor:
+    return torch.arange(512 * 256).remainder(500).reshape(512, 256).half()
+
+
+def test_a_tensor_tells_its_layout():
+    x = host().to("spyre")
+    assert str(x.device_tensor_layout()) == (
+        "SpyreTensorLayout(device_size=[4, 512, 64], stride_map =[64, 256, 1], "
+        "device_dtype=DataFormats.SEN169_FP16)"
+    )
+    assert torch_spyre._C.get_spyre_tensor_layout(x) == SpyreTensorLayout(x.shape, x.dtype)
+    assert host().device_tensor_layout() is None
+    with pytest.raises(TypeError, match="spyre device"):
+        torch_spyre._C.get_spyre_tensor_layout(host())
+
+
+def test_the_layout_of_a_view_is_that_of_its_storage():
+    x = host().to("spyre")
+    for view in (x.t(), x[3:5], x[:, 7], x.view(-1), x.unsqueeze(0), x.expand(2, 512, 256)):
+        assert view.device_tensor_layout() == x.device_tensor_layout()
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        CHOSEN,
+        SpyreTensorLayout([512, 256], [256, 1], torch.float16, [0, 1, -1]),
+        SpyreTensorLayout([512, 4, 64], [256, 64, 1], DataFormats.SEN169_FP16),
+        SpyreTensorLayout([2048, 64], [64, 1], DataFormats.SEN169_FP16),
+        SpyreTensorLayout([4, 600, 64], [64, 256, 1], DataFormats.SEN169_FP16),
+    ],
+    ids=str,
+)
+def test_every_way_to_choose_a_layout_keeps_the_values(layout):
+    x = host().to("spyre", device_layout=layout)
+    assert x.device_tensor_layout() == layout and torch.equal(x.cpu(), host())
+    y = host().to("spyre").to(device_layout=layout)
+    assert y.device_tensor_layout() == layout and torch.equal(y.cpu(), host())
+    assert y.to(device_layout=layout) is y
+    z = torch.empty(512, 256, dtype=torch.float16, device="spyre", device_layout=layout)
+    z.copy_(y)
+    assert z.device_tensor_layout() == layout and torch.equal(z.cpu(), host())
+    w = host().to("spyre")
+    torch_spyre._C.set_spyre_tensor_layout(w, layout)
+    assert w.device_tensor_layout() == layout and torch.equal(w.cpu(), host())
+    assert torch.equal((x + w).cpu(), (host().float() * 2).half())
+    assert torch.equal(x.t()[5:9, 3:70].cpu(), host().t()[5:9, 3:70])
+
+
+def test_a_layout_that_does_not_fit_is_a_value_error_that_says_why():
+    x = host().to("spyre")
+    wrong = {
+        "fit": SpyreTensorLayout([4, 500, 64], [64, 256, 1], DataFormats.SEN169_FP16),
+        "SEN169_FP16": SpyreTensorLayout([8, 512, 32], [32, 256, 1], DataFormats.IEEE_FP32),
+    }
+    for message, layout in wrong.items():
+        for use in (
+            lambda: torch_spyre._C.set_spyre_tensor_layout(x, layout),
+            lambda: host().to("spyre", device_layout=layout),
+            lambda: torch.empty(512, 256, dtype=torch.half, device="spyre", device_layout=layout),
+        ):
+            with pytest.raises(ValueError, match=message):
+                use()
+    assert torch.equal(x.cpu(), host())
+    with pytest.raises(ValueError, match="view"):
+        torch_spyre._C.set_spyre_tensor_layout(x[:10], SpyreTensorLayout([10, 256], torch.half))
+    with pytest.raises(ValueError, match="device"):
+        host().to(device_layout=CHOSEN)
+    with pytest.raises(ValueError, match="device"):
+        torch.empty(512, 256, dtype=torch.half, device_layout=CHOSEN)
+
+
+def test_setting_a_layout_moves_all_views_with_it():
+    x = host().to("spyre")
+    row = x[5]
+    torch_spyre._C.set_spyre_tensor_layout(x, CHOSEN)
+    assert torch.equal(row.cpu(), host()[5])
+    row.zero_()
+    assert (x[5].cpu() == 0).all() and torch.equal(x[6].cpu(), host()[6])
+
+
+def test_padding_never_shows():
+    x = torch.full((3, 70), 5.0, dtype=torch.float16, device="spyre")
+    y = (x * float("inf")) - x
+    assert y.cpu().isnan().all()
+    z = torch.zeros(3, 70, dtype=torch.float16, device="spyre")
+    z[:, :65].copy_(y[:, :65])
+    assert z[:, 65:].cpu().eq(0).all()
+
+
+def test_host_to_card_copies_write_zeros_into_the_padding():
+    x = torch.full((3, 70), 5.0, dtype=torch.float16).to("spyre")
+    raw = x.as_strided((3, 70), (70, 1))
+    layout = x.device_tensor_layout()
+    assert layout.device_size == [2, 3, 64] and raw.shape == (3, 70)
+
+
+def test_require_layout_says_that_it_needs_the_compiler():
+    with pytest.raises(AttributeError, match="compiler"):
+        torch_spyre.require_layout  # noqa: B018
+
+
+def test_patched_functions_behave_as_before_on_the_cpu():
+    x = torch.arange(4.0)
+    assert x.to(torch.int32).dtype == torch.int32 and x.to("cpu") is x
+    assert torch.empty(2, 3).shape == (2, 3) and torch.empty((2,), dtype=torch.int8).dtype == torch.int8
+    assert torch.Tensor.to.__name__ == "to" and torch.empty.__name__ == "empty"
+    with pytest.raises(TypeError):
+        torch.empty(2, nonsense=1)

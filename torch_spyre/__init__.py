@@ -1,0 +1,47 @@
+"""PyTorch on the IBM Spyre accelerator, with a software card behind it.
+
+With the package installed, `import torch` is enough: PyTorch finds the entry point `_autoload`
+and from then on has a device called ``spyre`` and a module ``torch.spyre``.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+__all__ = ["__version__"]
+__version__ = "0.1.0"
+
+_loaded = False
+
+
+def _autoload() -> None:
+    """Make the device known to PyTorch; called by `import torch`, runs once.
+
+    Opens no card and imports no compiler. When the extension can't be loaded (it was built for
+    another PyTorch, say) `import torch` goes on without the device, with one warning.
+    """
+    global _loaded
+    if _loaded:
+        return
+    _loaded = True
+    try:
+        from torch_spyre import _register
+    except ImportError as error:
+        warnings.warn(
+            f"torch_spyre is installed but its extension could not be loaded, so there is no "
+            f"'spyre' device: {error}. Rebuild it for this PyTorch with "
+            f"`pip install --no-build-isolation --force-reinstall torch-spyre`.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return
+    _register.register()
+
+
+def __getattr__(name: str) -> object:
+    if name == "require_layout":
+        raise AttributeError(
+            "torch_spyre.require_layout is for compiled code, and this version has no compiler "
+            "yet; use x.to(device_layout=layout) in eager code"
+        )
+    raise AttributeError(f"module 'torch_spyre' has no attribute {name!r}")

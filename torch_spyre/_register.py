@@ -1,0 +1,21 @@
+"""Tells PyTorch about the device: its name, its module, its methods, its kernels."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_spyre import _C, _patches
+from torch_spyre import device as device_module
+from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.ops import registry
+
+
+def register() -> None:
+    """Run by `torch_spyre._autoload`, once."""
+    torch.utils.rename_privateuse1_backend(DEVICE_NAME)
+    torch._register_device_module(DEVICE_NAME, device_module)
+    torch.utils.generate_methods_for_privateuse1_backend(
+        for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
+    )
+    _C.start({name: registry.value_keys(name) for name in registry.overload_names()})
+    _patches.apply()

@@ -1,0 +1,135 @@
+"""Readable text for a card program.
+
+symbol 0  address SEN169_FP16 8192 bytes
+symbol 1  address SEN169_FP16 8192 bytes, written
+step identity  cores 0-3  extents 16  stick dim 0
+  in   s0 SEN169_FP16 vector  base 0, 2048, 4096, 6144  stride 128
+  out  s1 SEN169_FP16 vector  base 0, 2048, 4096, 6144  stride 128
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch_spyre.backend.program import (
+    NO_STICK_DIM,
+    Lanes,
+    Loop,
+    Operand,
+    Program,
+    Space,
+    Step,
+    StepFlags,
+    StepKind,
+    Symbol,
+    SymbolKind,
+)
+
+FORMAT_NAMES = (
+    "SEN169_FP16",
+    "IEEE_FP32",
+    "INVALID",
+    "SEN143_FP8",
+    "SEN152_FP8",
+    "SEN153_FP9",
+    "SENINT2",
+    "SENINT4",
+    "SENINT8",
+    "SENINT16",
+    "SENINT24",
+    "IEEE_INT64",
+    "IEEE_INT32",
+    "SENUINT32",
+    "SENUINT2",
+    "IEEE_FP16",
+    "BOOL",
+    "BFLOAT16",
+    "SEN18F_FP24",
+)
+
+
+def _format(value: int) -> str:
+    return FORMAT_NAMES[value] if value < len(FORMAT_NAMES) else f"format {value}"
+
+
+def _core_ranges(mask: int) -> str:
+    cores = [core for core in range(mask.bit_length()) if mask >> core & 1]
+    ranges: list[list[int]] = []
+    for core in cores:
+        if ranges and ranges[-1][1] == core - 1:
+            ranges[-1][1] = core
+        else:
+            ranges.append([core, core])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges) or "none"
+
+
+def _list(values: tuple[int, ...]) -> str:
+    return ", ".join(map(str, values)) or "-"
+
+
+def _symbol(index: int, symbol: Symbol) -> str:
+    text = f"symbol {index}  {symbol.kind.name.lower()} {_format(symbol.format)}"
+    if symbol.kind is SymbolKind.ADDRESS:
+        text += f" {symbol.nbytes} bytes"
+    elif symbol.kind is SymbolKind.EXTENT:
+        text += f" at most {symbol.nbytes}"
+    return text + (", written" if symbol.is_written else "")
+
+
+def _place(operand: Operand, constants: tuple[int, ...]) -> str:
+    match operand.space:
+        case Space.DEVICE | Space.SCALAR:
+            return f"s{operand.symbol}"
+        case Space.CONSTANT:
+            return f"constant {constants[operand.symbol]:#010x}"
+        case _:
+            return operand.space.name.lower()
+
+
+def _operand(role: str, operand: Operand, constants: tuple[int, ...]) -> str:
+    text = f"  {role:4} {_place(operand, constants)} {_format(operand.format)}"
+    if operand.space in (Space.SCALAR, Space.CONSTANT):
+        return text
+    text += f" {operand.lanes.name.lower()}  base {_list(operand.bases)}"
+    text += f"  stride {_list(operand.strides)}"
+    if operand.tile_stride:
+        text += f"  tile stride {operand.tile_stride}"
+    if operand.tail_tiles:
+        text += f"  tail tiles {operand.tail_tiles}"
+    if any(operand.loop_strides):
+        text += f"  loop stride {_list(operand.loop_strides)}"
+    return text
+
+
+def _step(step: Step, constants: tuple[int, ...]) -> Iterator[str]:
+    kind = "" if step.kind is StepKind.POINTWISE else f" ({step.kind.name.lower()})"
+    rows = "; ".join(" x ".join(map(str, row)) or "1" for row in step.extents)
+    text = f"step {step.opcode}{kind}  cores {_core_ranges(step.cores)}  extents {rows}"
+    if step.stick_dim != NO_STICK_DIM:
+        text += f"  stick dim {step.stick_dim}"
+    if step.tail_cores:
+        text += f"  tail on cores {_core_ranges(step.tail_cores)}"
+    if step.flags & StepFlags.BARRIER_BEFORE:
+        text += "  after a barrier"
+    yield text
+    yield from (_operand("in", operand, constants) for operand in step.inputs)
+    yield from (_operand("out", operand, constants) for operand in step.outputs)
+
+
+def _body(body: tuple[Step | Loop, ...], constants: tuple[int, ...]) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, Loop):
+            yield f"loop {node.count} times"
+            yield from ("  " + line for line in _body(node.body, constants))
+        else:
+            yield from _step(node, constants)
+
+
+def disassemble(program: Program) -> str:
+    """The program as text, a line per symbol, step and operand."""
+    lines = [_symbol(index, symbol) for index, symbol in enumerate(program.symbols)]
+    lines += _body(program.body, program.constants)
+    return "\n".join(lines) + "\n"
+
+
+__all__ = ["FORMAT_NAMES", "Lanes", "disassemble"]

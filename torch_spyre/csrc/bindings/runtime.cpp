@@ -1,0 +1,217 @@
+// What `torch.spyre` is made of: devices, memory, layouts, switches, counters.
+#include <c10/util/strides.h>
+#include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "bindings/dtype.h"
+#include "layout/layout.h"
+#include "runtime/allocator.h"
+#include "runtime/cards.h"
+#include "runtime/copy.h"
+#include "runtime/dtypes.h"
+#include "runtime/env.h"
+#include "runtime/errors.h"
+#include "runtime/fallback.h"
+#include "runtime/generator.h"
+#include "runtime/operation.h"
+#include "runtime/planner.h"
+#include "runtime/register.h"
+#include "runtime/stream.h"
+#include "runtime/view.h"
+
+namespace py = pybind11;
+
+namespace spyre {
+namespace {
+
+using Unlocked = py::call_guard<py::gil_scoped_release>;
+
+c10::DeviceIndex to_index(int64_t index) {
+  TORCH_CHECK(index >= -1 && index < 128, "Spyre device index ", index, " does not exist");
+  return checked_index(static_cast<c10::DeviceIndex>(index));
+}
+
+const at::Tensor& on_card(const at::Tensor& tensor) {
+  TORCH_CHECK_TYPE(tensor.device().is_privateuseone(), "expected a tensor on a spyre device, got ",
+                   tensor.device());
+  return tensor;
+}
+
+at::Tensor empty_with_layout(const std::vector<int64_t>& size, const py::object& dtype,
+                             int64_t device, const SpyreTensorLayout& layout) {
+  const c10::ScalarType type = scalar_type(dtype);
+  int64_t numel = 1;
+  for (const int64_t extent : size) {
+    TORCH_CHECK(extent >= 0, "Trying to create tensor with negative dimension ", extent, ": ",
+                c10::IntArrayRef(size));
+    numel *= extent;
+  }
+  check_layout(layout, type, numel);
+  const py::gil_scoped_release unlocked;
+  return make_tensor(size, c10::contiguous_strides(size), type, to_index(device),
+                     std::make_shared<SpyreTensorLayout>(layout));
+}
+
+void synchronize(int64_t device) {
+  for (c10::DeviceIndex index = 0; index < device_count(); ++index) {
+    if (is_open(index) && (device < 0 || device == index)) {
+      translated([&] { driver(index).synchronize(); });
+    }
+  }
+}
+
+void bind_devices(py::module_& m) {
+  m.def("device_count", [] { return static_cast<int>(device_count()); });
+  m.def("check_environment", [] { environment(); });
+  m.def("current_device", [] { return static_cast<int>(current_device()); });
+  m.def("set_device", [](int64_t index) { set_current_device(to_index(index)); });
+  m.def("checked_index", [](int64_t index) { return static_cast<int>(to_index(index)); });
+  m.def("init", [](int64_t index) { driver(to_index(index)); }, Unlocked());
+  m.def("is_initialized", &any_open);
+  m.def("is_bad_fork", &is_bad_fork);
+  m.def("synchronize", &synchronize, Unlocked());
+  m.def("properties", [](int64_t index) {
+    const CardProperties& from = driver(to_index(index)).properties();
+    py::dict to;
+    to["name"] = from.name;
+    to["total_memory"] = from.total_memory;
+    to["cores"] = from.cores;
+    to["lx_bytes"] = from.lx_bytes;
+    to["stick_bytes"] = from.stick_bytes;
+    to["host_threads"] = from.host_threads;
+    return to;
+  });
+  m.def("set_stream", [](int64_t index, int64_t stream) {
+    const c10::DeviceIndex device = to_index(index);
+    set_current_queue(device, queue_of(stream_of(device, static_cast<QueueId>(stream))));
+  });
+  m.def("now", [](int64_t index) { return driver(to_index(index)).now(); });
+  m.def("default_generator", [](int64_t index) { return default_generator(to_index(index)); });
+}
+
+py::dict counters(int64_t index) {
+  const Counters from = driver(to_index(index)).counters();
+  py::dict to;
+  to["bytes_to_card"] = from.bytes_to_card;
+  to["bytes_to_host"] = from.bytes_to_host;
+  to["bytes_read"] = from.bytes_read;
+  to["bytes_written"] = from.bytes_written;
+  to["launches"] = from.launches;
+  to["transfers"] = from.transfers;
+  to["pt_busy_ns"] = from.pt_busy;
+  to["sfp_busy_ns"] = from.sfp_busy;
+  to["memory_busy_ns"] = from.memory_busy;
+  to["lx_busy_ns"] = from.lx_busy;
+  to["to_card_busy_ns"] = from.to_card_busy;
+  to["to_host_busy_ns"] = from.to_host_busy;
+  to["compute_busy_ns"] = from.compute_busy;
+  to["lx_high_water"] = std::vector<int64_t>(from.lx_high_water.begin(), from.lx_high_water.end());
+  return to;
+}
+
+CardFault::Kind fault_kind(const std::string& name) {
+  using Kind = CardFault::Kind;
+  for (const auto& [known, kind] : {std::pair{"dma", Kind::DmaError}, {"ecc", Kind::EccError},
+                                    {"hang", Kind::CoreHang}, {"lost", Kind::CardLost}}) {
+    if (name == known) {
+      return kind;
+    }
+  }
+  TORCH_CHECK_VALUE(false, "unknown kind of fault '", name, "': dma, ecc, hang or lost");
+}
+
+void bind_card_state(py::module_& m) {
+  m.def("counters", &counters);
+  m.def(
+      "inject_fault",
+      [](int64_t index, const std::string& kind, Address address, int core, int after) {
+        driver(to_index(index)).inject({fault_kind(kind), address, core, after});
+      },
+      py::arg("device"), py::arg("kind"), py::arg("address") = 0, py::arg("core") = 0,
+      py::arg("after") = 0);
+  m.def("reset", [](int64_t index) { driver(to_index(index)).reset(); }, Unlocked());
+  m.def("card_address", [](const at::Tensor& tensor) { return view_of(on_card(tensor)).address; });
+}
+
+void bind_layout_access(py::module_& m) {
+  m.def(
+      "get_spyre_tensor_layout",
+      [](const at::Tensor& tensor) { return *card_storage(on_card(tensor).storage()).layout; },
+      py::arg("tensor"), "The device layout of the storage behind a Spyre tensor.");
+  m.def(
+      "set_spyre_tensor_layout",
+      [](const at::Tensor& tensor, const SpyreTensorLayout& layout) {
+        const py::gil_scoped_release unlocked;
+        set_layout(on_card(tensor), layout);
+      },
+      py::arg("tensor"), py::arg("layout"),
+      "Lays the storage of a Spyre tensor out anew; its values stay the same.");
+  m.def("empty_with_layout", &empty_with_layout, py::arg("size"), py::arg("dtype"),
+        py::arg("device"), py::arg("layout"));
+  m.def("get_downcast_warning", &downcast_warning,
+        "Whether the first int64 tensor on the card warns that it is held in 32 bits.");
+  m.def("set_downcast_warning", &set_downcast_warning, py::arg("on"),
+        "Switches the int64 warning on (to be given once more) or off.");
+}
+
+void bind_plans(py::module_& m) {
+  m.def("plan_cache_stats", [] {
+    const PlanCacheStats stats = plan_cache_stats();
+    py::dict result;
+    result["hits"] = stats.hits;
+    result["misses"] = stats.misses;
+    result["entries"] = stats.entries;
+    return result;
+  });
+  m.def("clear_plan_cache", &clear_plan_cache, Unlocked());
+  m.def("fallback_counts", &fallback_counts);
+  m.def("reset_fallback_counts", &reset_fallback_counts);
+}
+
+// Python as the runtime needs it: called back with the lock, which it may not hold.
+void bind_start(py::module_& m) {
+  m.def("start", [](const std::map<std::string, std::vector<int64_t>>& operations) {
+    static bool started = false;
+    if (started) {
+      return;
+    }
+    started = true;
+    set_raise_overflow([](const std::string& message) {
+      const py::gil_scoped_acquire locked;
+      PyErr_SetString(PyExc_OverflowError, message.c_str());
+      python_error error;
+      error.persist();
+      throw error;
+    });
+    set_collect_garbage([] {
+      const py::gil_scoped_acquire locked;
+      py::module_::import("gc").attr("collect")();
+    });
+    set_fallback_warning([](const std::string& name) {
+      const py::gil_scoped_acquire locked;
+      py::module_::import("torch_spyre.ops.fallbacks").attr("warn")(name);
+    });
+    register_hooks();
+    register_serialization();
+    register_operations(operations);
+  });
+}
+
+}  // namespace
+
+void bind_runtime(py::module_& m) {
+  bind_devices(m);
+  bind_card_state(m);
+  bind_layout_access(m);
+  bind_plans(m);
+  bind_planner(m);
+  bind_start(m);
+}
+
+}  // namespace spyre

@@ -1,0 +1,183 @@
+// The driver interface: all that the runtime knows of a card.
+//
+// The software card is one implementation; the runtime of a physical card would be another.
+// Calls never throw torch's exceptions and never take Python's lock. Any thread may call.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "formats.h"
+
+namespace spyre {
+
+using Address = uint64_t;  // in the card's memory; multiples of a stick; never a host pointer
+using QueueId = int;       // 0 the default, 1..32 low priority, 33..64 high priority
+using ProgramId = uint64_t;
+using Nanoseconds = int64_t;
+
+inline constexpr int kQueues = 65;
+
+// A point in the card's work: everything enqueued on `queue` up to it. Tickets of one card are
+// ordered by `sequence`; 0 is always done.
+struct Ticket {
+  uint64_t sequence = 0;
+  Nanoseconds end = 0;  // on the card's clock
+  QueueId queue = -1;   // whose work it marks; -1: not known
+};
+
+// ---- Errors -----------------------------------------------------------------------------------
+
+class OutOfMemory : public std::runtime_error {
+ public:
+  OutOfMemory(const std::string& what, bool host_is_full)
+      : std::runtime_error(what), host_is_full(host_is_full) {}
+  bool host_is_full;  // the host ran out, not the card
+};
+
+// A fault of the card. Sticky: after it, work already queued and new work is dropped and every
+// synchronising call throws it again, until `reset`.
+class CardFault : public std::runtime_error {
+ public:
+  enum class Kind { DmaError, EccError, CoreHang, CardLost, Internal };
+  CardFault(Kind kind, const std::string& what) : std::runtime_error(what), kind(kind) {}
+  Kind kind;
+};
+
+// A value did not fit its format on the way to the card. Not sticky: thrown by the wait for that
+// very transfer, or, when nobody waits for it, by the next synchronising call, once.
+class ConversionOverflow : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// ---- Copies -----------------------------------------------------------------------------------
+
+// One loop nest of a transfer, outermost loop first. Strides and offsets count elements, on the
+// host from the pointer given with the transfer, on the card from the address.
+struct DmaNest {
+  std::vector<int64_t> range;
+  std::vector<int64_t> device_stride;
+  std::vector<int64_t> host_stride;
+  int64_t device_offset = 0;
+  int64_t host_offset = 0;
+  bool is_padding = false;  // to the card only: write zeros, there is no host side
+};
+
+struct DmaDescriptor {
+  DataFormat device_format = DataFormat::INVALID;
+  HostFormat host_format = HostFormat::Float32;
+  std::vector<DmaNest> nests;
+  int64_t device_bytes = 0;  // addresses formed stay below this (checked when the driver sees it)
+  int64_t host_bytes = 0;    // offsets formed stay within [0, host_bytes) (checked likewise)
+};
+
+// Keeps what a queued transfer or launch uses alive until it has run.
+using Keepalive = std::shared_ptr<void>;
+
+// ---- Launches ---------------------------------------------------------------------------------
+
+// What a launch binds to a symbol of the program.
+struct Binding {
+  uint64_t value = 0;  // Address: the address; Scalar: the 32-bit word; Extent: the length
+  int64_t bytes = 0;   // Address: how many bytes from there the launch may touch
+};
+
+// ---- Figures ----------------------------------------------------------------------------------
+
+struct CardProperties {
+  std::string name;
+  int64_t total_memory = 0;
+  int cores = 0;
+  int64_t lx_bytes = 0;
+  int stick_bytes = 0;
+  int host_threads = 0;
+};
+
+struct MemoryStats {
+  struct Stat {
+    int64_t current = 0, peak = 0, allocated = 0, freed = 0;
+  };
+  Stat allocated_bytes, reserved_bytes, active_bytes, requested_bytes;
+  Stat allocations, segments, active_blocks;
+  int64_t alloc_retries = 0, ooms = 0;
+};
+
+struct Counters {
+  int64_t bytes_to_card = 0, bytes_to_host = 0;     // over PCIe
+  int64_t bytes_read = 0, bytes_written = 0;        // LPDDR5, by kernels
+  int64_t launches = 0, transfers = 0;
+  Nanoseconds pt_busy = 0, sfp_busy = 0, memory_busy = 0, lx_busy = 0;
+  Nanoseconds to_card_busy = 0, to_host_busy = 0, compute_busy = 0;
+  std::array<int64_t, 32> lx_high_water{};
+};
+
+// For tests: what shall go wrong, at the `after`-th next opportunity (0: the next one).
+struct Injection {
+  CardFault::Kind kind = CardFault::Kind::DmaError;
+  Address address = 0;  // EccError: faults when work touches this stick
+  int core = 0;         // CoreHang
+  int after = 0;
+};
+
+struct CardConfig {
+  int index = 0;
+  int64_t memory_bytes = 0;  // 0: the real card's 112 GiB
+  int threads = 0;           // 0: as many as the host has
+};
+
+// ---- The interface ----------------------------------------------------------------------------
+
+class Driver {
+ public:
+  virtual ~Driver() = default;
+  virtual const CardProperties& properties() const = 0;
+
+  // Memory. A block freed on the queue it was allocated for is reused there at once, elsewhere
+  // when the work queued at the time of the free is done. Rounds up to whole sticks.
+  virtual Address allocate(int64_t bytes, QueueId queue) = 0;  // throws OutOfMemory
+  virtual void free(Address address) = 0;
+  virtual void record_use(Address address, QueueId queue) = 0;  // also used on that queue
+  virtual MemoryStats memory_stats() const = 0;
+  virtual void reset_peak_stats() = 0;
+  virtual void reset_accumulated_stats() = 0;
+  virtual void empty_cache() = 0;  // gives unused host memory back
+  virtual int64_t free_memory() const = 0;
+
+  // Work. All of these enqueue and return; none waits.
+  virtual Ticket copy_to_card(QueueId queue, Address to, std::shared_ptr<const DmaDescriptor> how,
+                              const void* from, Keepalive alive) = 0;
+  virtual Ticket copy_to_host(QueueId queue, Address from,
+                              std::shared_ptr<const DmaDescriptor> how, void* to,
+                              Keepalive alive) = 0;
+  virtual ProgramId load(std::span<const std::byte> program) = 0;  // throws ProgramError
+  virtual void unload(ProgramId program) = 0;  // launches already queued still run
+  virtual Ticket launch(QueueId queue, ProgramId program, std::span<const Binding> bindings) = 0;
+  virtual Ticket host_function(QueueId queue, std::function<void()> function) = 0;
+
+  // Order.
+  virtual Ticket record(QueueId queue) = 0;                // all enqueued so far
+  virtual void block(QueueId queue, Ticket until) = 0;     // later work of `queue` waits
+  virtual bool is_done(Ticket ticket) const = 0;
+  virtual bool is_idle(QueueId queue) const = 0;
+  virtual void wait(Ticket ticket) = 0;                    // throws what went wrong
+  virtual void synchronize(QueueId queue) = 0;
+  virtual void synchronize() = 0;
+
+  virtual Counters counters() const = 0;
+  virtual Nanoseconds now() const = 0;  // the latest end of anything enqueued
+  virtual void inject(const Injection& injection) = 0;
+  virtual void reset() = 0;  // drops queued work and faults; memory and its contents stay
+};
+
+// The software card.
+std::unique_ptr<Driver> open_software_card(const CardConfig& config);
+
+}  // namespace spyre

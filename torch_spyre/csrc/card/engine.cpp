@@ -1,0 +1,320 @@
+#include "engine.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace spyre {
+namespace {
+
+// Overflows nobody ever asks for are forgotten beyond this many.
+constexpr size_t kKeptOverflows = 1024;
+
+}  // namespace
+
+Scheduler::Scheduler(int card) : card_(card) {}
+
+Scheduler::~Scheduler() { stop(); }
+
+void Scheduler::stop() {
+  std::vector<Entry> dropped;
+  {
+    std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+    drop_queued(dropped);
+    for (Engine& engine : engines_) engine.wake.notify_all();
+  }
+  dropped.clear();
+  for (Engine& engine : engines_) {
+    if (engine.thread.joinable()) engine.thread.join();
+  }
+}
+
+void Scheduler::check(QueueId queue) const {
+  if (queue < 0 || queue >= kQueues) {
+    throw std::invalid_argument("card " + std::to_string(card_) + " has queues 0 to " +
+                                std::to_string(kQueues - 1) + ", not " + std::to_string(queue));
+  }
+}
+
+void Scheduler::check(Ticket ticket) const {
+  if (ticket.sequence > last_) {
+    throw std::invalid_argument("ticket " + std::to_string(ticket.sequence) + " is not of card " +
+                                std::to_string(card_));
+  }
+}
+
+// ---- Enqueueing --------------------------------------------------------------------------------
+
+Ticket Scheduler::enqueue(Job job) {
+  check(job.queue);
+  std::unique_lock lock(mutex_);
+  Queue& queue = queues_[job.queue];
+  if (fault_ || is_stopping_) return {queue.tail, queue.end, job.queue};
+
+  const int index = static_cast<int>(job.engine);
+  Engine& engine = engines_[index];
+  // Host functions take no time of the card's, so they don't queue up for an engine either.
+  const Nanoseconds start =
+      job.engine == EngineId::Host ? queue.end : std::max(queue.end, engine.end);
+  queue.end = start + job.duration;
+  engine.end = queue.end;
+  now_ = std::max(now_, queue.end);
+
+  const uint64_t sequence = add_pending(index);
+  depend(sequence, queue.tail);
+  queue.tail = sequence;
+  const Ticket ticket{sequence, queue.end, job.queue};
+  const bool is_small = job.is_small;
+  engine.jobs.push_back({sequence, std::move(job), std::this_thread::get_id()});
+  if (is_small && engine.jobs.size() == 1 && can_start(engine)) {
+    run_first(engine, lock);
+  } else {
+    wake_if_ready(engine);
+  }
+  return ticket;
+}
+
+uint64_t Scheduler::add_pending(int engine) {
+  window_.emplace_back().engine = engine;
+  return ++last_;
+}
+
+void Scheduler::depend(uint64_t sequence, uint64_t on) {
+  if (is_done_locked(on)) return;
+  find(on)->dependents.push_back(sequence);
+  ++find(sequence)->waiting_for;
+}
+
+Ticket Scheduler::record(QueueId queue) {
+  check(queue);
+  std::lock_guard lock(mutex_);
+  return {queues_[queue].tail, queues_[queue].end, queue};
+}
+
+void Scheduler::block(QueueId queue, Ticket until) {
+  check(queue);
+  std::lock_guard lock(mutex_);
+  check(until);
+  Queue& blocked = queues_[queue];
+  blocked.end = std::max(blocked.end, until.end);
+  if (is_done_locked(until.sequence)) return;
+  const uint64_t marker = add_pending(-1);
+  depend(marker, until.sequence);
+  depend(marker, blocked.tail);
+  blocked.tail = marker;
+}
+
+// ---- Running -----------------------------------------------------------------------------------
+
+bool Scheduler::can_start(const Engine& engine) {
+  return !engine.is_busy && !engine.jobs.empty() &&
+         find(engine.jobs.front().sequence)->waiting_for == 0;
+}
+
+void Scheduler::wake_if_ready(Engine& engine) {
+  if (!can_start(engine) || is_stopping_) return;
+  if (!engine.thread.joinable()) {
+    engine.thread = std::thread([this, &engine] { serve(engine); });
+  } else {
+    engine.wake.notify_one();
+  }
+}
+
+void Scheduler::serve(Engine& engine) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    engine.wake.wait(lock, [&] { return is_stopping_ || can_start(engine); });
+    if (is_stopping_) return;
+    run_first(engine, lock);
+  }
+}
+
+void Scheduler::run_first(Engine& engine, std::unique_lock<std::mutex>& lock) {
+  engine.is_busy = true;
+  Entry entry = std::move(engine.jobs.front());
+  engine.jobs.pop_front();
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    entry.job.run();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  entry.job.run = nullptr;
+  entry.job.alive.reset();
+  std::vector<Entry> dropped;
+  lock.lock();
+  engine.is_busy = false;
+  if (error) report(entry, error, dropped);
+  finish(entry.sequence);
+  done_.notify_all();
+  wake_if_ready(engine);
+  if (dropped.empty()) return;
+  lock.unlock();
+  dropped.clear();
+  lock.lock();
+}
+
+void Scheduler::finish(uint64_t sequence) {
+  std::vector<uint64_t> finished{sequence};
+  while (!finished.empty()) {
+    Pending* job = find(finished.back());
+    finished.pop_back();
+    if (job == nullptr || job->is_done) continue;
+    job->is_done = true;
+    for (const uint64_t dependent : job->dependents) {
+      Pending* waiting = find(dependent);
+      if (waiting == nullptr || --waiting->waiting_for > 0) continue;
+      if (waiting->engine < 0) {
+        finished.push_back(dependent);
+      } else {
+        wake_if_ready(engines_[waiting->engine]);
+      }
+    }
+    job->dependents.clear();
+  }
+  uint64_t first = first_unfinished_.load(std::memory_order_relaxed);
+  for (; !window_.empty() && window_.front().is_done; ++first) window_.pop_front();
+  first_unfinished_.store(first, std::memory_order_release);
+}
+
+// Work that will not run counts as done: nobody shall wait for it.
+void Scheduler::drop_queued(std::vector<Entry>& dropped) {
+  for (Engine& engine : engines_) {
+    for (Entry& entry : engine.jobs) dropped.push_back(std::move(entry));
+    engine.jobs.clear();
+  }
+  for (const Entry& entry : dropped) finish(entry.sequence);
+  done_.notify_all();
+}
+
+void Scheduler::report(const Entry& entry, std::exception_ptr error,
+                       std::vector<Entry>& dropped) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const ConversionOverflow& overflow) {
+    if (overflows_.size() == kKeptOverflows) overflows_.pop_front();
+    overflows_.push_back(
+        {entry.sequence, entry.job.queue, entry.submitter, false, overflow.what()});
+    return;
+  } catch (const CardFault&) {
+    if (!fault_) fault_ = error;
+  } catch (const std::exception& other) {
+    if (!fault_) {
+      fault_ = std::make_exception_ptr(
+          CardFault(CardFault::Kind::Internal, "Spyre card " + std::to_string(card_) + ", queue " +
+                                                   std::to_string(entry.job.queue) +
+                                                   ": work failed: " + other.what()));
+    }
+  }
+  drop_queued(dropped);
+}
+
+// ---- Asking and waiting ------------------------------------------------------------------------
+
+Scheduler::Pending* Scheduler::find(uint64_t sequence) {
+  const uint64_t first = first_unfinished_.load(std::memory_order_relaxed);
+  return sequence < first ? nullptr : &window_[sequence - first];
+}
+
+bool Scheduler::is_done_locked(uint64_t sequence) const {
+  const uint64_t first = first_unfinished_.load(std::memory_order_relaxed);
+  return sequence < first || window_[sequence - first].is_done;
+}
+
+bool Scheduler::is_done(Ticket ticket) const {
+  if (ticket.sequence < first_unfinished_.load(std::memory_order_acquire)) return true;
+  std::lock_guard lock(mutex_);
+  check(ticket);
+  return is_done_locked(ticket.sequence);
+}
+
+bool Scheduler::is_drained() const {
+  std::lock_guard lock(mutex_);
+  return window_.empty();
+}
+
+bool Scheduler::is_idle(QueueId queue) const {
+  check(queue);
+  std::lock_guard lock(mutex_);
+  return is_done_locked(queues_[queue].tail);
+}
+
+void Scheduler::wait(Ticket ticket) {
+  std::unique_lock lock(mutex_);
+  check(ticket);
+  done_.wait(lock, [&] { return is_done_locked(ticket.sequence); });
+  throw_fault();
+  throw_overflow([&](const Overflow& overflow) {
+    return overflow.sequence == ticket.sequence ||
+           (overflow.queue == ticket.queue && overflow.sequence < ticket.sequence);
+  });
+}
+
+void Scheduler::wait_quietly(Ticket ticket) {
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [&] { return is_done_locked(ticket.sequence); });
+}
+
+void Scheduler::synchronize(QueueId queue) {
+  check(queue);
+  std::unique_lock lock(mutex_);
+  const uint64_t tail = queues_[queue].tail;
+  done_.wait(lock, [&] { return is_done_locked(tail); });
+  throw_fault();
+  throw_overflow([&](const Overflow& overflow) { return overflow.queue == queue; });
+}
+
+void Scheduler::synchronize() {
+  std::unique_lock lock(mutex_);
+  const uint64_t last = last_;
+  done_.wait(lock, [&] { return first_unfinished_.load(std::memory_order_relaxed) > last; });
+  throw_fault();
+  throw_overflow([](const Overflow&) { return true; });
+}
+
+void Scheduler::throw_fault() const {
+  if (fault_) std::rethrow_exception(fault_);
+}
+
+// An overflow is told once. When a thread other than the submitting one happens to synchronise
+// first it is told there, and kept for the submitter: its blocking copy must not seem to succeed.
+void Scheduler::throw_overflow(const std::function<bool(const Overflow&)>& concerns) {
+  const std::thread::id caller = std::this_thread::get_id();
+  auto found = std::find_if(overflows_.begin(), overflows_.end(), [&](const Overflow& overflow) {
+    return concerns(overflow) && (overflow.submitter == caller || !overflow.is_reported);
+  });
+  if (found == overflows_.end()) return;
+  const ConversionOverflow error(found->what);
+  if (found->submitter == caller) {
+    overflows_.erase(found);
+  } else {
+    found->is_reported = true;
+  }
+  throw error;
+}
+
+Nanoseconds Scheduler::now() const {
+  std::lock_guard lock(mutex_);
+  return now_;
+}
+
+bool Scheduler::has_fault() const {
+  std::lock_guard lock(mutex_);
+  return fault_ != nullptr;
+}
+
+void Scheduler::reset() {
+  std::vector<Entry> dropped;
+  std::unique_lock lock(mutex_);
+  drop_queued(dropped);
+  done_.wait(lock, [&] {
+    return std::none_of(engines_.begin(), engines_.end(),
+                        [](const Engine& engine) { return engine.is_busy; });
+  });
+  fault_ = nullptr;
+  overflows_.clear();
+}
+
+}  // namespace spyre

@@ -1,0 +1,133 @@
+// The card's queues and the engines that serve them.
+//
+// A queue is an order of work, an engine a thread that does one kind of it. When work is
+// enqueued its start and end on the card's clock are fixed: it starts when its queue and its
+// engine are free. When it really runs is another matter, decided by the host; only the order is
+// the same. Dependencies always point to work enqueued earlier, and engines run in order, so the
+// oldest unfinished job can always run: nothing here can deadlock.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "driver.h"
+#include "memory.h"
+
+namespace spyre {
+
+enum class EngineId : uint8_t { Compute, ToCard, ToHost, Host };
+inline constexpr int kEngines = 4;
+
+struct Job {
+  EngineId engine = EngineId::Compute;
+  QueueId queue = 0;
+  Nanoseconds duration = 0;
+  // Waking an engine takes longer than the job: run on the submitting thread if it may start now.
+  bool is_small = false;
+  // Throws CardFault (sticky) or ConversionOverflow (reported once); anything else is a fault too.
+  std::function<void()> run;
+  Keepalive alive;  // released after `run`, before the job counts as done, without a lock held
+};
+
+class Scheduler final : public WorkTracker {
+ public:
+  explicit Scheduler(int card);
+  ~Scheduler() override;
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // Drops what has not started and everything to come, and waits for what runs.
+  void stop();
+
+  // Fixes start and end; runs later, or at once if small. Dropped while the card has a fault.
+  Ticket enqueue(Job job);
+
+  Ticket record(QueueId queue) override;
+  void block(QueueId queue, Ticket until);
+  bool is_done(Ticket ticket) const override;
+  bool is_drained() const override;
+  bool is_idle(QueueId queue) const;
+  void wait(Ticket ticket);
+  void wait_quietly(Ticket ticket) override;
+  void synchronize(QueueId queue);
+  void synchronize();
+
+  Nanoseconds now() const;
+  bool has_fault() const;
+  // Drops queued work, waits for what runs, forgets faults. Not to be called by work itself.
+  void reset();
+
+ private:
+  struct Queue {
+    uint64_t tail = 0;  // its last job
+    Nanoseconds end = 0;
+  };
+  struct Entry {
+    uint64_t sequence = 0;
+    Job job;
+    std::thread::id submitter;
+  };
+  struct Engine {
+    std::deque<Entry> jobs;
+    Nanoseconds end = 0;
+    bool is_busy = false;  // a job runs, on its own thread or on a submitting one
+    std::condition_variable wake;
+    std::thread thread;
+  };
+  // What is known of a job that is not done, or that waits for an older one to leave the window.
+  struct Pending {
+    int engine = -1;  // none: a marker, done as soon as what it waits for is
+    int waiting_for = 0;
+    bool is_done = false;
+    std::vector<uint64_t> dependents;
+  };
+  struct Overflow {
+    uint64_t sequence = 0;
+    QueueId queue = 0;
+    std::thread::id submitter;
+    bool is_reported = false;
+    std::string what;
+  };
+
+  void check(QueueId queue) const;
+  void check(Ticket ticket) const;
+
+  // All of these under the lock.
+  bool is_done_locked(uint64_t sequence) const;
+  Pending* find(uint64_t sequence);
+  uint64_t add_pending(int engine);
+  void depend(uint64_t sequence, uint64_t on);
+  bool can_start(const Engine& engine);
+  void wake_if_ready(Engine& engine);
+  void finish(uint64_t sequence);
+  void drop_queued(std::vector<Entry>& dropped);
+  void throw_fault() const;
+  void throw_overflow(const std::function<bool(const Overflow&)>& concerns);
+
+  void serve(Engine& engine);
+  void run_first(Engine& engine, std::unique_lock<std::mutex>& lock);
+  void report(const Entry& entry, std::exception_ptr error, std::vector<Entry>& dropped);
+
+  const int card_;
+  mutable std::mutex mutex_;
+  std::condition_variable done_;
+  std::array<Queue, kQueues> queues_;
+  std::array<Engine, kEngines> engines_;
+  std::deque<Pending> window_;  // jobs from `first_unfinished_` on
+  std::atomic<uint64_t> first_unfinished_{1};
+  uint64_t last_ = 0;
+  Nanoseconds now_ = 0;
+  std::exception_ptr fault_;
+  std::deque<Overflow> overflows_;
+  bool is_stopping_ = false;
+};
+
+}  // namespace spyre

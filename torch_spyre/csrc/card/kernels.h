@@ -1,0 +1,90 @@
+// The vector code of the card: widen, compute, narrow, and move with conversion.
+//
+// Every kernel exists once as source (`kernels/*.inl`) and three times as machine code
+// (x86-64-v4, x86-64-v3, baseline). The result bits are the same in all three. The best version
+// for this host is chosen once; `SPYRE_CARD_ISA=v4|v3|baseline` (or `select_isa`) forces one.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "formats.h"
+#include "opcodes.h"
+
+namespace spyre::kernels {
+
+// The unit of work between a load and a store: 32 sticks of the 16-bit formats, which as 32-bit
+// words for three operands and a result stay inside a host core's L1/L2.
+inline constexpr int64_t kBlockElements = 2048;
+
+// A widened element: the bits of an fp32 or of an int32, by the domain of its format.
+using Word = uint32_t;
+
+using Load = void (*)(const std::byte* from, Word* to, int64_t n);
+using Store = void (*)(const Word* from, std::byte* to, int64_t n);
+// `in[i]` and `out` hold n words each; `out` may be the same array as any input.
+using Pointwise = void (*)(const Word* const* in, Word* out, int64_t n);
+// Returns how many values did not fit the destination (int64 beyond 32 bits).
+using Convert = int64_t (*)(const std::byte* from, std::byte* to, int64_t n);
+
+struct Table {
+  const char* isa;
+  std::array<Load, kDataFormats> load;        // null where the format is not computable
+  std::array<Store, kDataFormats> store;      // rounds as the arithmetic units do
+  std::array<Pointwise, kOpcodes> pointwise;  // null where the opcode is not pointwise
+  std::array<std::array<Convert, kDataFormats>, kHostFormats> to_card;  // null: no such pair
+  std::array<std::array<Convert, kDataFormats>, kHostFormats> to_host;
+  // Moves a tile: element (i, j) from `from + i*from_row + j*from_col` to
+  // `to + i*to_row + j*to_col` (byte strides), elements of 1, 2, 4 or 8 bytes.
+  void (*move_tile)(int element_bytes, const std::byte* from, int64_t from_row, int64_t from_col,
+                    std::byte* to, int64_t to_row, int64_t to_col, int64_t rows, int64_t cols);
+};
+
+enum class Isa : uint8_t { Baseline, V3, V4 };
+
+const Table& table();         // the chosen version
+bool isa_available(Isa isa);  // can this host run it?
+void select_isa(Isa isa);     // throws std::invalid_argument when it can't
+Isa selected_isa();
+
+// A loop nest that moves elements, converting on the way. Strides are in bytes.
+inline constexpr int kMaxRank = 8;
+struct CopyNest {
+  int rank = 0;
+  std::array<int64_t, kMaxRank> extent{};
+  std::array<int64_t, kMaxRank> from_stride{};
+  std::array<int64_t, kMaxRank> to_stride{};
+};
+
+// How one element changes on the way: sizes and, unless the bits stay the same, a converter.
+struct Codec {
+  int from_bytes = 0;
+  int to_bytes = 0;
+  Convert convert = nullptr;  // null: move the bits
+};
+
+// The codec of a DMA transfer, for a pair that `can_convert`. Pairs that hold the same bits on both
+// sides get no converter: moving bits is faster.
+bool is_bit_move(HostFormat host, DataFormat device);
+Codec codec_to_card(HostFormat host, DataFormat device);
+Codec codec_to_host(HostFormat host, DataFormat device);
+
+// Drops size-1 loops, merges loops that nest on both sides, and orders the loops so that
+// the last one is the best to run along.
+CopyNest simplify(const CopyNest& nest);
+
+// Runs the nest on the calling thread. Returns the number of values that did not fit.
+// Split a nest over threads with `slice`.
+int64_t run_copy(const CopyNest& nest, const Codec& codec, const std::byte* from, std::byte* to);
+
+// Cuts a simplified nest into `parts` nearly equal pieces along its outermost useful loop; piece
+// `index` is returned with the byte offsets at which it starts. An empty piece has extent 0.
+struct NestSlice {
+  CopyNest nest;
+  int64_t from_offset = 0;
+  int64_t to_offset = 0;
+};
+NestSlice slice(const CopyNest& nest, int parts, int index);
+
+}  // namespace spyre::kernels

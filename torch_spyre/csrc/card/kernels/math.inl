@@ -1,0 +1,418 @@
+// Elementary functions of fp32 arguments, evaluated in double and rounded once, so that the
+// error stays close to half a unit in the last place. Only + - * / sqrt, conversions and bit
+// operations: the same bits on every host. Branch-free unless said otherwise.
+//
+// Polynomial errors are quoted relative to the result; one unit of fp32 is at least 6e-8.
+
+namespace math {
+
+constexpr double kLn2 = 0x1.62e42fefa39efp-1;
+constexpr double kLog2E = 0x1.71547652b82fep+0;
+constexpr double kPi = 0x1.921fb54442d18p+1;
+constexpr float kInf = __builtin_inff();
+constexpr float kQuietNan = __builtin_nanf("");
+// Adding it leaves an integer (two's complement) in the low bits of a double's pattern.
+constexpr double kShifter = 0x1.8p52;
+
+SPYRE_INLINE bool is_nan(float x) { return x != x; }
+SPYRE_INLINE double bound(double x, double low, double high) {
+  return x < low ? low : x > high ? high : x;  // lets NaN pass
+}
+SPYRE_INLINE uint32_t sign_of(float x) { return bits_as<uint32_t>(x) & kSignBit; }
+SPYRE_INLINE float magnitude_of(float x) {
+  return bits_as<float>(bits_as<uint32_t>(x) & kMagnitude);
+}
+SPYRE_INLINE float with_sign_of(float magnitude, float sign) {
+  return bits_as<float>((bits_as<uint32_t>(magnitude) & kMagnitude) | sign_of(sign));
+}
+
+// c[0] + c[1] x + c[2] x^2 + ..., pairing terms (Estrin): a chain of dependent operations half as
+// long as Horner's, which is what the host waits for.
+template <int kTerms>
+SPYRE_INLINE double polynomial(double x, const double (&c)[kTerms]) {
+  if constexpr (kTerms == 1) {
+    return c[0];
+  } else {
+    double pairs[(kTerms + 1) / 2];
+#pragma GCC unroll 16
+    for (int i = 0; i < kTerms / 2; ++i) pairs[i] = c[2 * i] + c[2 * i + 1] * x;
+    if (kTerms % 2 == 1) pairs[kTerms / 2] = c[kTerms - 1];
+    return polynomial(x * x, pairs);
+  }
+}
+
+// ---- Exponentials -------------------------------------------------------------------------------
+
+// e^r - 1 for |r| <= ln(2)/2, error 3e-11.
+SPYRE_INLINE double expm1_near_zero(double r) {
+  double p = 1.0 / 362880;
+  p = p * r + 1.0 / 40320;
+  p = p * r + 1.0 / 5040;
+  p = p * r + 1.0 / 720;
+  p = p * r + 1.0 / 120;
+  p = p * r + 1.0 / 24;
+  p = p * r + 1.0 / 6;
+  p = p * r + 0.5;
+  p = p * r + 1.0;
+  return p * r;
+}
+
+// 2^n from kShifter + n; 1 for NaN.
+SPYRE_INLINE double power_of_two(double shifted) {
+  return bits_as<double>((bits_as<uint64_t>(shifted) << 52) + bits_as<uint64_t>(1.0));
+}
+
+SPYRE_INLINE double exp(double x) {
+  x = bound(x, -700, 700);  // far outside fp32 on both sides, inside double
+  const double shifted = x * kLog2E + kShifter;
+  const double scale = power_of_two(shifted);
+  return scale + scale * expm1_near_zero(x - (shifted - kShifter) * kLn2);
+}
+
+SPYRE_INLINE double expm1(double x) {
+  x = bound(x, -700, 700);
+  const double shifted = x * kLog2E + kShifter;
+  const double scale = power_of_two(shifted);
+  // No cancellation: scale - 1 is exact, and zero when x is near zero.
+  return scale * expm1_near_zero(x - (shifted - kShifter) * kLn2) + (scale - 1.0);
+}
+
+SPYRE_INLINE double exp2(double x) {
+  x = bound(x, -1000, 1000);
+  const double shifted = x + kShifter;
+  const double scale = power_of_two(shifted);
+  return scale + scale * expm1_near_zero((x - (shifted - kShifter)) * kLn2);
+}
+
+SPYRE_INLINE float exp_f(float x) { return static_cast<float>(exp(x)); }
+SPYRE_INLINE float exp2_f(float x) { return static_cast<float>(exp2(x)); }
+SPYRE_INLINE float expm1_f(float x) { return x == 0 ? x : static_cast<float>(expm1(x)); }
+
+SPYRE_INLINE double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+SPYRE_INLINE float sigmoid_f(float x) { return static_cast<float>(sigmoid(x)); }
+
+SPYRE_INLINE float tanh_f(float x) {
+  const double e = expm1(bound(2.0 * static_cast<double>(magnitude_of(x)), 0, 80));
+  return with_sign_of(static_cast<float>(e / (e + 2.0)), x);
+}
+
+// x times a factor that falls faster than x grows. As in PyTorch, -inf times 0 is NaN.
+SPYRE_INLINE float gated(float x, double product) {
+  return x == -kInf ? kQuietNan : static_cast<float>(product);
+}
+SPYRE_INLINE float silu_f(float x) { return gated(x, x / (1.0 + exp(-static_cast<double>(x)))); }
+SPYRE_INLINE float gelu_tanh_f(float x) {
+  // (1 + tanh u) / 2 is the sigmoid of 2u, without its cancellation.
+  const double d = x;
+  const double u = 0x1.9884533d43651p-1 * (d + 0.044715 * d * d * d);  // sqrt(2/pi)
+  return gated(x, d / (1.0 + exp(-2.0 * u)));
+}
+
+// ---- Logarithms ---------------------------------------------------------------------------------
+
+struct LogParts {
+  double exponent;  // x = 2^exponent * (1 + fraction), sqrt(1/2) <= 1 + fraction < sqrt(2)
+  double fraction;
+};
+
+// For positive finite x; any fp32, subnormal or not, is a normal double.
+SPYRE_INLINE LogParts split(double x) {
+  constexpr uint64_t kSqrtHalf = 0x3FE6A09E667F3BCDu;
+  constexpr uint64_t kOffset = uint64_t{1024} << 52;  // keeps the exponent field positive
+  const uint64_t above = bits_as<uint64_t>(x) - kSqrtHalf;
+  const uint64_t exponent = (above + kOffset) >> 52;
+  const uint64_t scaled = bits_as<uint64_t>(x) - (above & 0xFFF0000000000000u);
+  // The exponent becomes a double through its pattern: AVX2 has no 64-bit conversion.
+  const double biased = bits_as<double>(exponent | bits_as<uint64_t>(0x1p52));
+  return {biased - (0x1p52 + 1024), bits_as<double>(scaled) - 1.0};
+}
+
+// ln(1 + f) for the fractions of `split`, error 1e-14.
+SPYRE_INLINE double log_fraction(double f) {
+  const double s = f / (2.0 + f);
+  const double z = s * s;
+  double p = 1.0 / 15;
+  p = p * z + 1.0 / 13;
+  p = p * z + 1.0 / 11;
+  p = p * z + 1.0 / 9;
+  p = p * z + 1.0 / 7;
+  p = p * z + 1.0 / 5;
+  p = p * z + 1.0 / 3;
+  p = p * z + 1.0;
+  return 2.0 * s * p;
+}
+
+SPYRE_INLINE double log(double x) {
+  const LogParts parts = split(x);
+  return parts.exponent * kLn2 + log_fraction(parts.fraction);
+}
+SPYRE_INLINE double log2(double x) {
+  const LogParts parts = split(x);
+  return parts.exponent + log_fraction(parts.fraction) * kLog2E;
+}
+
+// ln(1 + x) for finite x > -1.
+SPYRE_INLINE double log1p(double x) {
+  const LogParts parts = split(1.0 + x);
+  // Where 1 + x keeps its exponent, x itself is the fraction: the sum may have lost bits of it.
+  const double fraction = parts.exponent == 0 ? x : parts.fraction;
+  return parts.exponent * kLn2 + log_fraction(fraction);
+}
+
+// What a logarithm gives where its formula doesn't hold; x is its argument less the pole.
+SPYRE_INLINE float at_log_limits(float x, float result) {
+  result = x == 0 ? -kInf : result;
+  result = x == kInf ? kInf : result;
+  return (x < 0) | is_nan(x) ? kQuietNan : result;
+}
+SPYRE_INLINE float log_f(float x) { return at_log_limits(x, static_cast<float>(log(x))); }
+SPYRE_INLINE float log2_f(float x) { return at_log_limits(x, static_cast<float>(log2(x))); }
+SPYRE_INLINE float log10_f(float x) {
+  return at_log_limits(x, static_cast<float>(log(x) * 0x1.bcb7b1526e50ep-2));  // 1 / ln(10)
+}
+SPYRE_INLINE float log1p_f(float x) {
+  const float result = x == 0 ? x : static_cast<float>(log1p(x));
+  return x == 0 ? x : at_log_limits(x < 1 ? x + 1.0f : x, result);
+}
+
+// As PyTorch: x itself once beta * x has passed the threshold.
+SPYRE_INLINE float softplus_f(float x, float beta, float threshold) {
+  const float scaled = x * beta;
+  const double d = scaled;
+  // max(d, 0) + ln(1 + e^-|d|) overflows nowhere.
+  const double tail = log1p(exp(d < 0 ? d : -d));
+  const double sum = d > 0 ? d + tail : tail;
+  const float smooth = is_nan(scaled) ? scaled : static_cast<float>(sum / beta);
+  return scaled > threshold ? x : smooth;
+}
+
+SPYRE_INLINE float elu_f(float x, float alpha, float scale, float input_scale) {
+  return x < 0 ? expm1_f(x * input_scale) * (alpha * scale) : x * scale;
+}
+
+// C's pow in two steps, for the compiler turns the special cases into branches, and a loop that
+// mixes those with the long computation stays scalar.
+//
+// First, x^y for x >= 0 other than 1: with the logarithm's own limits, zero and infinity follow
+// from the arithmetic. Undefined for NaN, for x = 1 with y infinite, and for y = 0.
+SPYRE_INLINE float pow_magnitude(float x, float y) {
+  const float at_zero = x == 0 ? -kInf : 0.0f;
+  const float limit = x == kInf ? kInf : at_zero;
+  return static_cast<float>(exp2(y * (log2(x) + limit)));
+}
+// Second, all of pow from what the first gives for the magnitude of x.
+SPYRE_INLINE float pow_from(float result, float x, float y) {
+  const float size = magnitude_of(y);
+  const float small = size < 0x1p24f ? size : 0.0f;  // from there on all floats are even
+  const int32_t whole = static_cast<int32_t>(small);
+  const bool is_whole = static_cast<float>(whole) == small;
+  const uint32_t sign = static_cast<uint32_t>(whole) << 31 & sign_of(x);
+  const bool is_root = (x < 0) & (x != -kInf) & !is_whole;
+  const bool is_one = (x == 1) | (y == 0) | ((x == -1) & (size == kInf));
+  const uint32_t signed_result = bits_as<uint32_t>(result) ^ (is_whole ? sign : 0u);
+  // All it takes to make any number NaN; log2 takes the bits of a NaN for a number's.
+  const uint32_t nan = is_root | is_nan(x) | is_nan(y) ? kNan : 0u;
+  return is_one ? 1.0f : bits_as<float>(signed_result | nan);
+}
+
+// ---- Error function -----------------------------------------------------------------------------
+
+// erfc(z) for z >= 0 with z*z given, error 1e-11 until it underflows. (z + 3) e^(z*z) erfc(z) is
+// smooth in t = (z - 3)/(z + 3): fitted for z up to 11, beyond which fp32 has nothing left.
+SPYRE_INLINE double erfc(double z, double squared) {
+  const double near = z < 11 ? z : 11;
+  const double inverse = 1.0 / (near + 3.0);
+  const double t = (near - 3.0) * inverse;
+  double p = -5.4022196281725133e-6;
+  p = p * t - 1.4672774719975201e-5;
+  p = p * t + 3.1953201156589941e-5;
+  p = p * t + 0.00010633434716724618;
+  p = p * t - 0.00027764024690045143;
+  p = p * t - 0.0005480129603051572;
+  p = p * t + 0.0030342820335250529;
+  p = p * t - 0.0012124608068577195;
+  p = p * t - 0.026827262065346719;
+  p = p * t + 0.11952776524486786;
+  p = p * t - 0.31046726043206776;
+  p = p * t + 0.59022835694367505;
+  p = p * t - 0.8833944531915449;
+  p = p * t + 1.0740069070895004;
+  return exp(-squared) * p * inverse;
+}
+
+SPYRE_INLINE float erf_f(float x) {
+  const double z = magnitude_of(x);
+  const double squared = z * z;
+  double p = -9.6670445714869964e-6;  // erf(z)/z for z <= 1, error 3e-11
+  p = p * squared + 0.00011265959025606609;
+  p = p * squared - 0.00084840804055351063;
+  p = p * squared + 0.0052210318078580228;
+  p = p * squared - 0.026865430727670243;
+  p = p * squared + 0.11283782495236845;
+  p = p * squared - 0.3761263846802871;
+  p = p * squared + 1.1283791670615434;
+  const double result = z < 1 ? z * p : 1.0 - erfc(z, squared);
+  return is_nan(x) ? x : with_sign_of(static_cast<float>(result), x);
+}
+
+SPYRE_INLINE float gelu_f(float x) {
+  const double d = x;
+  const double z = static_cast<double>(magnitude_of(x)) * 0x1.6a09e667f3bcdp-1;  // 1/sqrt(2)
+  const double tail = erfc(z, d * d * 0.5);
+  // The half of erfc that doesn't cancel: 1 + erf(x/sqrt 2) is tail for x < 0.
+  const float result = gated(x, 0.5 * d * (x < 0 ? tail : 2.0 - tail));
+  return is_nan(x) ? x : result;
+}
+
+// ---- Circular functions -------------------------------------------------------------------------
+
+constexpr float kLargeAngle = 0x1p20f;
+
+struct Angle {
+  double rest;       // within a quarter turn: |rest| <= pi/4, the angle less its quarters
+  uint64_t quarter;  // modulo 4
+};
+
+// For |x| <= kLargeAngle: the three parts of pi/2 have 33, 33 and 53 bits, so that a count of at
+// most 20 bits times the first two is exact.
+SPYRE_INLINE Angle reduce_angle(double x) {
+  const double shifted = x * 0x1.45f306dc9c883p-1 + kShifter;  // 2/pi
+  const double n = shifted - kShifter;
+  const double rest =
+      ((x - n * 0x1.921fb544p+0) - n * 0x1.0b4611a6p-34) - n * 0x1.3198a2e037073p-69;
+  return {rest, bits_as<uint64_t>(shifted)};
+}
+
+// sin(rest + quarter * pi/2)
+SPYRE_INLINE double sin_of(Angle angle) {
+  const double z = angle.rest * angle.rest;
+  double s = -1.0 / 39916800;  // error 1e-11
+  s = s * z + 1.0 / 362880;
+  s = s * z - 1.0 / 5040;
+  s = s * z + 1.0 / 120;
+  s = s * z - 1.0 / 6;
+  s = s * z + 1.0;
+  s = s * angle.rest;
+  double c = 1.0 / 479001600;  // error 1e-12
+  c = c * z - 1.0 / 3628800;
+  c = c * z + 1.0 / 40320;
+  c = c * z - 1.0 / 720;
+  c = c * z + 1.0 / 24;
+  c = c * z - 0.5;
+  c = c * z + 1.0;
+  const double value = (angle.quarter & 1) != 0 ? c : s;
+  return bits_as<double>(bits_as<uint64_t>(value) ^ ((angle.quarter & 2) << 62));
+}
+SPYRE_INLINE double sin(double x) { return sin_of(reduce_angle(x)); }
+SPYRE_INLINE double cos(double x) {
+  const Angle angle = reduce_angle(x);
+  return sin_of({angle.rest, angle.quarter + 1});
+}
+
+// The reduction for large angles, one at a time: multiplies the 24-bit significand by the 96 bits
+// of 2/pi that decide the quarter and the 70 bits after it; bits above only add whole turns.
+static Angle reduce_large_angle(float x) {
+  static constexpr uint32_t kTwoOverPi[] = {0,          0xa2f9836e, 0x4e441529, 0xfc2757d1,
+                                            0xf534ddc0, 0xdb629599, 0x3c439041, 0xfe5163ab};
+  __extension__ using Wide = unsigned __int128;
+  const uint32_t word = bits_as<uint32_t>(x);
+  const uint32_t exponent = (word & kMagnitude) >> 23;
+  const uint32_t significand = (word & 0x7FFFFFu) | 0x800000u;
+  const uint32_t first = 30 + exponent - 150;  // bit of the table, which starts with 32 zeros
+  Wide window = 0;
+  for (uint32_t i = 0; i < 4; ++i) window = (window << 32) | kTwoOverPi[first / 32 + i];
+  window = (window << (first % 32)) >> 32;
+  // In units of 2^-94 quarters; the shift drops whole turns.
+  const Wide turns = (window * significand) << 32;
+  const auto quarter = static_cast<uint64_t>(turns >> 126);
+  const auto rest = static_cast<int64_t>(static_cast<uint64_t>((turns << 2) >> 64));
+  const double angle = static_cast<double>(rest) * 0x1p-64 * (kPi / 2);
+  const uint64_t nearest = quarter + (rest < 0 ? 1 : 0);
+  return (word & kSignBit) != 0 ? Angle{-angle, ~nearest + 1} : Angle{angle, nearest};
+}
+
+SPYRE_INLINE bool is_large_angle(float x) { return !(magnitude_of(x) <= kLargeAngle); }
+SPYRE_INLINE float sin_f(float x) {
+  return x == 0 ? x : static_cast<float>(sin(is_large_angle(x) ? 0.0f : x));
+}
+SPYRE_INLINE float cos_f(float x) { return static_cast<float>(cos(is_large_angle(x) ? 0.0f : x)); }
+static float sin_large(float x) {
+  if (!(magnitude_of(x) < kInf)) return kQuietNan;
+  return static_cast<float>(sin_of(reduce_large_angle(x)));
+}
+static float cos_large(float x) {
+  if (!(magnitude_of(x) < kInf)) return kQuietNan;
+  const Angle angle = reduce_large_angle(x);
+  return static_cast<float>(sin_of({angle.rest, angle.quarter + 1}));
+}
+
+SPYRE_INLINE float atan2_f(float y, float x) {
+  const double a = magnitude_of(y);
+  const double b = magnitude_of(x);
+  const double small = a < b ? a : b;
+  const double large = a < b ? b : a;
+  double ratio = small / large;
+  ratio = large == 0 ? 0.0 : ratio;
+  ratio = small == static_cast<double>(kInf) ? 1.0 : ratio;
+  const double z = ratio * ratio;
+  double p = 0.00041922786011272895;  // atan(r)/r for r <= 1, error 2e-11
+  p = p * z - 0.0031954252407363946;
+  p = p * z + 0.011427633277375594;
+  p = p * z - 0.026005995977608619;
+  p = p * z + 0.043646589442816673;
+  p = p * z - 0.060221963879374327;
+  p = p * z + 0.074952623780996963;
+  p = p * z - 0.090491790937205773;
+  p = p * z + 0.11105306732424464;
+  p = p * z - 0.1428522560816021;
+  p = p * z + 0.19999978336217084;
+  p = p * z - 0.33333332951657216;
+  p = p * z + 0.99999999998873813;
+  double angle = ratio * p;
+  angle = a > b ? kPi / 2 - angle : angle;
+  angle = sign_of(x) != 0 ? kPi - angle : angle;
+  const float result = with_sign_of(static_cast<float>(angle), y);
+  return is_nan(x) | is_nan(y) ? kQuietNan : result;
+}
+
+// ---- Division with remainder
+// ----------------------------------------------------------------------
+
+// Quotients up to this are whole in 28 bits, so that quotient * divisor is exact in double.
+constexpr double kLargeQuotient = 0x1p28;
+
+SPYRE_INLINE bool has_large_quotient(float a, float b) {
+  const double q = static_cast<double>(magnitude_of(a)) / static_cast<double>(magnitude_of(b));
+  return !(q < kLargeQuotient);
+}
+SPYRE_INLINE float fmod_f(float a, float b) {
+  const double n = magnitude_of(a);
+  const double divisor = magnitude_of(b);
+  const double d = divisor < 1e300 ? divisor : 1e300;  // infinity, too, leaves n
+  // With the quotient's nearest whole number the rest is exact, and at most half of d off zero.
+  const double rest = n - ((n / d + 0x1p52) - 0x1p52) * d;
+  return with_sign_of(static_cast<float>(rest < 0 ? rest + d : rest), a);
+}
+// fmod is exact by definition, so the C library's is the same everywhere.
+static float fmod_large(float a, float b) { return __builtin_fmodf(a, b); }
+
+SPYRE_INLINE bool signs_differ(float mod, float b) { return mod != 0 && (b < 0) != (mod < 0); }
+SPYRE_INLINE float remainder_from(float mod, float b) {
+  return signs_differ(mod, b) ? mod + b : mod;
+}
+// PyTorch's floor division, which follows Python's: exact where a/b is, and consistent with
+// remainder elsewhere.
+SPYRE_INLINE float floor_division_from(float mod, float a, float b) {
+  const float exact = (a - mod) / b;
+  const float quotient = signs_differ(mod, b) ? exact - 1.0f : exact;
+  const float down = __builtin_floorf(quotient);
+  const float floored = quotient - down > 0.5f ? down + 1.0f : down;
+  const float result = quotient != 0 ? floored : with_sign_of(0.0f, a / b);
+  return b == 0 ? a / b : result;
+}
+
+SPYRE_INLINE float rsqrt_f(float x) {
+  return static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(x)));
+}
+
+}  // namespace math

@@ -1,0 +1,14 @@
+// The kernels for x86-64-v4 (AVX-512).
+#include "versions.h"
+
+#if defined(__x86_64__)
+#pragma GCC target("arch=x86-64-v4,prefer-vector-width=512")
+
+namespace spyre::kernels::v4 {
+
+#include "table.inl"
+
+constinit const Table kTable = make_table("v4");
+
+}  // namespace spyre::kernels::v4
+#endif

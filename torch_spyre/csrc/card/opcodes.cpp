@@ -1,0 +1,28 @@
+#include "opcodes.h"
+
+#include <array>
+
+namespace spyre {
+namespace {
+
+constexpr OpcodeInfo describe(std::string_view name, std::string_view signature) {
+  return {name, signature, static_cast<int>(signature.find(':'))};
+}
+
+constexpr std::array<OpcodeInfo, kOpcodes> kInfos = [] {
+  std::array<OpcodeInfo, kOpcodes> infos{};
+#define SPYRE_OPCODE(value, name, signature) infos[value] = describe(#name, signature);
+  SPYRE_POINTWISE_OPCODES(SPYRE_OPCODE)
+#undef SPYRE_OPCODE
+  return infos;
+}();
+
+constexpr OpcodeInfo kNoOpcode{};
+
+}  // namespace
+
+const OpcodeInfo& opcode_info(uint16_t value) {
+  return value < kOpcodes ? kInfos[value] : kNoOpcode;
+}
+
+}  // namespace spyre

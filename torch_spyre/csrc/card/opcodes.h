@@ -1,0 +1,82 @@
+// The operations of the card. Values are part of the card program format.
+//
+// A pointwise operation names its operands' domains in order, then the result's:
+// F float (fp32 once widened), I integer (int32 once widened). Truth values are floats 1.0 and
+// 0.0, as bool tensors are stored on the card.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace spyre {
+
+// X(value, name, signature): signature "FF:F" takes two float operands and gives a float.
+// clang-format off
+#define SPYRE_POINTWISE_OPCODES(X)                                                             \
+  /* identity and conversion between domains */                                                \
+  X(1, identity, "F:F") X(2, identity_int, "I:I") X(3, float_to_int, "F:I")                    \
+  X(4, int_to_float, "I:F") X(5, float_to_bool, "F:F") X(6, int_to_bool, "I:F")                \
+  /* float unary */                                                                            \
+  X(16, abs, "F:F") X(17, neg, "F:F") X(18, exp, "F:F") X(19, exp2, "F:F") X(20, log, "F:F")   \
+  X(21, log2, "F:F") X(22, log1p, "F:F") X(23, sqrt, "F:F") X(24, rsqrt, "F:F")                \
+  X(25, reciprocal, "F:F") X(26, tanh, "F:F") X(27, sigmoid, "F:F") X(28, relu, "F:F")         \
+  X(29, gelu, "F:F") X(30, gelu_tanh, "F:F") X(31, silu, "F:F") X(32, erf, "F:F")              \
+  X(33, floor, "F:F") X(34, ceil, "F:F") X(35, round, "F:F") X(36, trunc, "F:F")               \
+  X(37, sign, "F:F") X(38, sin, "F:F") X(39, cos, "F:F") X(40, square, "F:F")                  \
+  X(41, isnan, "F:F") X(42, isinf, "F:F") X(43, logical_not, "F:F") X(44, expm1, "F:F")        \
+  X(45, log10, "F:F")                                                                          \
+  /* float binary */                                                                           \
+  X(64, add, "FF:F") X(65, sub, "FF:F") X(66, mul, "FF:F") X(67, div, "FF:F")                  \
+  X(68, maximum, "FF:F") X(69, minimum, "FF:F") X(70, pow, "FF:F") X(71, fmod, "FF:F")         \
+  X(72, remainder, "FF:F") X(73, div_floor, "FF:F") X(74, div_trunc, "FF:F")                   \
+  X(75, eq, "FF:F") X(76, ne, "FF:F") X(77, lt, "FF:F") X(78, le, "FF:F") X(79, gt, "FF:F")    \
+  X(80, ge, "FF:F") X(81, logical_and, "FF:F") X(82, logical_or, "FF:F")                       \
+  X(83, logical_xor, "FF:F") X(84, atan2, "FF:F")                                              \
+  /* float ternary */                                                                          \
+  X(96, where, "FFF:F") X(97, clamp, "FFF:F") X(98, lerp, "FFF:F")                             \
+  X(99, add_scaled, "FFF:F")   /* a + alpha*b */                                               \
+  X(100, sub_scaled, "FFF:F")  /* a - alpha*b */                                               \
+  X(101, softplus, "FFF:F")    /* x, beta, threshold */                                        \
+  X(102, leaky_relu, "FF:F")   /* x, slope */                                                  \
+  X(103, addcmul, "FFFF:F")    /* a + value*b*c, last operand the value */                     \
+  X(104, addcdiv, "FFFF:F")                                                                    \
+  X(105, elu, "FFFF:F")        /* x, alpha, scale, input_scale */                              \
+  /* integer unary */                                                                          \
+  X(128, abs_int, "I:I") X(129, neg_int, "I:I") X(130, sign_int, "I:I")                        \
+  X(131, bitwise_not, "I:I") X(132, square_int, "I:I") X(133, relu_int, "I:I")                 \
+  X(134, logical_not_int, "I:F")                                                               \
+  /* integer binary */                                                                         \
+  X(144, add_int, "II:I") X(145, sub_int, "II:I") X(146, mul_int, "II:I")                      \
+  X(147, maximum_int, "II:I") X(148, minimum_int, "II:I") X(149, pow_int, "II:I")              \
+  X(150, fmod_int, "II:I") X(151, remainder_int, "II:I") X(152, div_floor_int, "II:I")         \
+  X(153, div_trunc_int, "II:I") X(154, eq_int, "II:F") X(155, ne_int, "II:F")                  \
+  X(156, lt_int, "II:F") X(157, le_int, "II:F") X(158, gt_int, "II:F") X(159, ge_int, "II:F")  \
+  X(160, bitwise_and, "II:I") X(161, bitwise_or, "II:I") X(162, bitwise_xor, "II:I")           \
+  X(163, shift_left, "II:I") X(164, shift_right, "II:I") X(165, logical_and_int, "II:F")       \
+  X(166, logical_or_int, "II:F") X(167, logical_xor_int, "II:F")                               \
+  /* integer ternary */                                                                        \
+  X(176, where_int, "FII:I") X(177, clamp_int, "III:I") X(178, add_scaled_int, "III:I")        \
+  X(179, sub_scaled_int, "III:I") X(180, addcmul_int, "IIII:I")                                \
+  /* random numbers from (element index, seed low, seed high, counter): Philox 4x32-10 */       \
+  X(192, random_bits, "IIII:I")    /* 31 random bits, non-negative */                          \
+  X(193, random_uniform, "IIII:F") /* [0, 1) in steps of 2^-24 */                              \
+  X(194, random_normal, "IIII:F")
+// clang-format on
+
+enum class Opcode : uint16_t {
+#define SPYRE_OPCODE(value, name, signature) name = value,
+  SPYRE_POINTWISE_OPCODES(SPYRE_OPCODE)
+#undef SPYRE_OPCODE
+};
+inline constexpr int kOpcodes = 256;
+inline constexpr int kMaxInputs = 4;
+
+struct OpcodeInfo {
+  std::string_view name;       // empty: no such opcode
+  std::string_view signature;  // "FF:F"
+  int inputs = 0;
+};
+// The row for a value; a row with an empty name for a value that is no opcode.
+const OpcodeInfo& opcode_info(uint16_t value);
+
+}  // namespace spyre

@@ -1,0 +1,98 @@
+#include "step.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <numeric>
+
+#include "walk.h"
+
+namespace spyre {
+
+const StepTable& fast_steps() {
+  // Validation lets no other kind through.
+  static constexpr StepTable kSteps{run_pointwise, run_restickify};
+  return kSteps;
+}
+
+int64_t CoreStep::iterations() const {
+  // Zeros first: without one the product was checked, with one it may overflow.
+  const auto end = extent.begin() + record->rank;
+  if (std::find(extent.begin(), end, 0) != end) return 0;
+  return std::accumulate(extent.begin(), end, int64_t{1}, std::multiplies<>());
+}
+
+CoreStep bind_step(const Machine& machine, uint32_t step, int core,
+                   std::span<const uint32_t> loops) {
+  const Program& program = machine.program;
+  CoreStep bound;
+  bound.record = &program.steps[step];
+  bound.lanes = program.lanes[step];
+  const int slot = core_slot(bound.record->cores, core);
+  for (int dim = 0; dim < bound.record->rank; ++dim) {
+    bound.extent[dim] = extent_at(program, *bound.record, slot, dim);
+  }
+  if (bound.iterations() == 0) return bound;  // addresses of a core without work are not checked
+  for (int i = 0; i < bound.operands(); ++i) {
+    const OperandRecord& record = program.operands[bound.record->first_operand + i];
+    CoreOperand& operand = bound.operand[i];
+    operand.record = &record;
+    operand.tiles = tiles_of(record, bound.lanes);
+    bound.is_tail |= has_tail(*bound.record, record, core, bound.lanes);
+    const auto space = static_cast<Space>(record.space);
+    if (space == Space::Scalar) {
+      operand.word = static_cast<kernels::Word>(machine.bindings[record.symbol].value);
+      continue;
+    }
+    if (space == Space::Constant) {
+      operand.word = program.constants[record.symbol];
+      continue;
+    }
+    // Unsigned, because Iota may wrap; addresses were checked and don't.
+    auto offset = static_cast<uint64_t>(base_at(program, record, slot));
+    for (size_t depth = 0; depth < loops.size(); ++depth) {
+      offset += static_cast<uint64_t>(record.loop_stride[depth]) * loops[depth];
+    }
+    if (space == Space::Iota) {
+      operand.count = offset;
+    } else if (space == Space::Lx) {
+      operand.address = machine.lx + core * kLxBytes + offset;
+    } else {
+      operand.address = machine.device + machine.bindings[record.symbol].value + offset;
+    }
+  }
+  return bound;
+}
+
+CoreStep slice_step(const CoreStep& step, int dim, int64_t begin, int64_t end) {
+  CoreStep slice = step;
+  slice.is_tail = step.is_tail && (dim != step.record->stick_dim || end == step.extent[dim]);
+  slice.extent[dim] = end - begin;
+  for (int i = 0; i < step.operands() && begin > 0; ++i) {
+    CoreOperand& operand = slice.operand[i];
+    const uint64_t offset = static_cast<uint64_t>(operand.record->stride[dim]) * begin;
+    operand.count += offset;
+    if (operand.address != nullptr) operand.address += static_cast<int64_t>(offset);
+  }
+  return slice;
+}
+
+int slice_dimension(const CoreStep& step) {
+  const CoreOperand& output = step.output();
+  const OperandRecord& record = *output.record;
+  int widest = -1;
+  int64_t covered = lanes_of(record) == Lanes::Element ? element_bytes(format_of(record))
+                                                       : kStickBytes;
+  if (output.tiles > 1) covered += std::abs(record.tile_stride) * (output.tiles - 1);
+  for (int dim = 0; dim < step.record->rank; ++dim) {
+    if (step.extent[dim] <= 1) continue;
+    covered += std::abs(record.stride[dim]) * (step.extent[dim] - 1);
+    if (widest < 0 || std::abs(record.stride[dim]) > std::abs(record.stride[widest])) widest = dim;
+  }
+  if (widest < 0) return -1;
+  const int64_t stride = std::abs(record.stride[widest]);
+  // What one iteration of the widest dimension covers must end before the next begins.
+  return covered - stride * (step.extent[widest] - 1) <= stride ? widest : -1;
+}
+
+}  // namespace spyre

@@ -1,0 +1,65 @@
+// A step as one core sees it, and the functions that run it, one file per kind.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "driver.h"
+#include "kernels.h"
+#include "program.h"
+
+namespace spyre {
+
+inline constexpr int kMaxOperands = kMaxInputs + 1;
+
+// Where everything is while a program runs.
+struct Machine {
+  const Program& program;
+  std::span<const Binding> bindings;
+  std::byte* device = nullptr;  // address 0 of the card's memory
+  std::byte* lx = nullptr;      // core 0's, the others follow
+};
+
+struct CoreOperand {
+  const OperandRecord* record = nullptr;
+  int tiles = 1;                 // sticks per iteration
+  std::byte* address = nullptr;  // Device, Lx: of the first iteration
+  uint64_t count = 0;            // Iota: the value of the first iteration's lane 0
+  kernels::Word word = 0;        // Scalar, Constant
+};
+
+struct CoreStep {
+  const StepRecord* record = nullptr;
+  int lanes = 1;  // elements of an iteration
+  bool is_tail = false;  // the last iteration of the stick dimension lacks tiles
+  std::array<int64_t, kStepRank> extent{};
+  std::array<CoreOperand, kMaxOperands> operand{};
+
+  int operands() const { return record->inputs + record->outputs; }
+  const CoreOperand& output() const { return operand[record->inputs]; }
+  int64_t iterations() const;
+};
+
+// Binds a step for a core; `loops` are the indices of the enclosing loops, outermost first.
+CoreStep bind_step(const Machine& machine, uint32_t step, int core,
+                   std::span<const uint32_t> loops);
+
+// Iterations [begin, end) of a dimension.
+CoreStep slice_step(const CoreStep& step, int dim, int64_t begin, int64_t end);
+
+// A dimension along which slices write disjoint memory, so that threads can share the step; -1 if
+// there is none.
+int slice_dimension(const CoreStep& step);
+
+// Runs a bound step that has iterations. One row per kind: the seam for
+// new kinds, and for a second table of checked steps.
+using RunStep = void (*)(const CoreStep& step);
+using StepTable = std::array<RunStep, 6>;
+const StepTable& fast_steps();
+
+void run_pointwise(const CoreStep& step);
+void run_restickify(const CoreStep& step);
+
+}  // namespace spyre

@@ -1,0 +1,114 @@
+#include "threads.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+
+namespace spyre {
+
+int host_threads() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) {
+    return std::max(1, CPU_COUNT(&allowed));
+  }
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+struct ThreadPool::Batch {
+  Batch(int count, const Task& task) : count(count), task(task) {}
+
+  bool has_work() const { return next.load(std::memory_order_relaxed) < count; }
+
+  const int count;
+  const Task& task;  // outlives the batch's work: `run` waits for it
+  std::atomic<int> next{0};
+  // Under the pool's lock.
+  int finished = 0;
+  int failed_task = 0;
+  std::exception_ptr failure;
+};
+
+ThreadPool::ThreadPool(int threads) : threads_(std::max(1, threads)) {}
+
+ThreadPool::~ThreadPool() {
+  {
+    std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  wake_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run(int count, const Task& task) {
+  if (count <= 1 || threads_ == 1) {
+    for (int i = 0; i < count; ++i) task(i);
+    return;
+  }
+  auto batch = std::make_shared<Batch>(count, task);
+  std::list<std::shared_ptr<Batch>>::iterator place;
+  {
+    std::lock_guard lock(mutex_);
+    start_workers();
+    place = batches_.insert(batches_.end(), batch);
+  }
+  wake_.notify_all();
+  work_on(*batch);
+  std::unique_lock lock(mutex_);
+  finished_.wait(lock, [&] { return batch->finished == count; });
+  batches_.erase(place);
+  lock.unlock();
+  if (batch->failure) std::rethrow_exception(batch->failure);
+}
+
+void ThreadPool::start_workers() {
+  while (static_cast<int>(workers_.size()) < threads_ - 1) {
+    workers_.emplace_back([this] { work(); });
+  }
+}
+
+void ThreadPool::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    std::shared_ptr<Batch> batch;
+    wake_.wait(lock, [&] {
+      auto found = std::find_if(batches_.begin(), batches_.end(),
+                                [](const auto& candidate) { return candidate->has_work(); });
+      if (found != batches_.end()) batch = *found;
+      return is_stopping_ || batch;
+    });
+    if (is_stopping_) return;
+    lock.unlock();
+    work_on(*batch);
+    lock.lock();
+  }
+}
+
+void ThreadPool::work_on(Batch& batch) {
+  int finished = 0;
+  int failed_task = 0;
+  std::exception_ptr failure;
+  for (int i; (i = batch.next.fetch_add(1, std::memory_order_relaxed)) < batch.count;) {
+    try {
+      batch.task(i);
+    } catch (...) {
+      if (!failure) {
+        failure = std::current_exception();
+        failed_task = i;
+      }
+    }
+    ++finished;
+  }
+  if (finished == 0) return;
+  std::lock_guard lock(mutex_);
+  batch.finished += finished;
+  if (failure && (!batch.failure || failed_task < batch.failed_task)) {
+    batch.failure = failure;
+    batch.failed_task = failed_task;
+  }
+  if (batch.finished == batch.count) finished_.notify_all();
+}
+
+}  // namespace spyre

@@ -1,0 +1,50 @@
+// The host threads that carry simulated cores and slices of transfers.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace spyre {
+
+// How many threads this process may use at once.
+int host_threads();
+
+// A pool whose callers work too: `run` with n threads wakes at most n - 1 others. The card's
+// engines call it at the same time; their batches share the workers.
+class ThreadPool {
+ public:
+  using Task = std::function<void(int)>;
+
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return threads_; }
+
+  // Calls `task(i)` for each i below `count`, in any order, and returns when all are done. An
+  // exception of a task is thrown again here; of several, the one with the smallest i.
+  void run(int count, const Task& task);
+
+ private:
+  struct Batch;
+
+  void start_workers();  // under the lock; on first need, so that an unused card costs no thread
+  void work();
+  void work_on(Batch& batch);
+
+  const int threads_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::condition_variable finished_;
+  std::list<std::shared_ptr<Batch>> batches_;
+  std::vector<std::thread> workers_;
+  bool is_stopping_ = false;
+};
+
+}  // namespace spyre

@@ -1,0 +1,60 @@
+// The card's clock: how long a step takes, from its description. Pure functions.
+//
+// Step time = max(PT, SFP, LPDDR5, LX) + ring, in whole nanoseconds (rounded up). The card calls
+// this when a program is loaded; the compiler calls the same code through `_C._cost`.
+#pragma once
+
+#include <cstdint>
+
+namespace spyre::cost {
+
+// Which published law prices the step's LPDDR5 traffic.
+enum class Traffic : uint8_t {
+  Fused = 0,         // any fused kernel, and everything not named below
+  Restickify = 1,    // standalone, through LPDDR5
+  CrossRowReduction = 2,
+  RowReduction = 3,
+  BroadcastPointwise = 4,
+  Matmul = 5,        // operands broadcast to many cores
+};
+
+struct Step {
+  Traffic traffic = Traffic::Fused;
+  int cores = 1;
+  int64_t bytes_read = 0;     // LPDDR5, all cores together, broadcast operands once
+  int64_t bytes_written = 0;
+  int64_t sfp_elements = 0;   // of the busiest core
+  int64_t lx_read = 0, lx_written = 0;  // bytes, of the busiest core
+
+  // RowReduction
+  int64_t rows = 0;
+
+  // Matmul, per core: m x n x k; `bits` of the operands sets the MAC rate
+  int64_t m = 0, n = 0, k = 0, batch = 1;
+  int bits = 16;
+  int64_t a_bytes = 0, b_bytes = 0;      // part of bytes_read
+  int a_broadcast = 1, b_broadcast = 1;  // cores that share each operand
+
+  // Ring
+  int k_split = 1;
+  int64_t output_elements = 0;  // of one K-split group
+  int64_t relayout_bytes = 0;
+  int relayout_split = 1;
+
+  // Coarse tiles of non-matmul steps (0: not tiled)
+  int64_t tile_rows_per_core = 0;
+  int64_t tile_columns = 0;
+};
+
+// Each unit's share, in nanoseconds as computed (not rounded).
+struct Breakdown {
+  double pt = 0, sfp = 0, memory = 0, lx = 0, ring = 0;
+};
+
+Breakdown breakdown(const Step& step);
+int64_t nanoseconds(const Step& step);
+
+// One DMA transfer over the host link.
+int64_t dma_nanoseconds(int64_t bytes);
+
+}  // namespace spyre::cost

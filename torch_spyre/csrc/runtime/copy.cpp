@@ -1,0 +1,230 @@
+#include "runtime/copy.h"
+
+#include <ATen/Functions.h>
+#include <c10/util/strides.h>
+
+#include "runtime/cards.h"
+#include "runtime/dtypes.h"
+#include "runtime/errors.h"
+#include "runtime/log.h"
+#include "runtime/operation.h"
+#include "runtime/pinned.h"
+#include "runtime/planner.h"
+#include "runtime/stream.h"
+#include "runtime/view.h"
+
+namespace spyre {
+namespace {
+
+Keepalive keep(const c10::Storage& storage) { return std::make_shared<c10::Storage>(storage); }
+
+std::string describe(const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << c10::toString(tensor.scalar_type()) << tensor.sizes();
+  return text.str();
+}
+
+std::shared_ptr<const DmaDescriptor> transfer(const CardView& view, const at::Tensor& host,
+                                              bool fill_padding) {
+  auto how = cached_transfer(view, host.scalar_type(), host.strides(), fill_padding);
+  TORCH_INTERNAL_ASSERT(how->device_bytes <= view.bytes);
+  return how;
+}
+
+// `card` and `host` have the same size and dtype; the host tensor may have any strides.
+void host_to_card(const at::Tensor& host, const at::Tensor& card, bool non_blocking) {
+  const CardView view = view_of(card);
+  Driver& device = driver(view.storage->device);
+  const auto how = transfer(view, host, covers_storage(card));
+  const Ticket ticket = translated([&] {
+    return device.copy_to_card(current_queue(view.storage->device), view.address, how,
+                               host.const_data_ptr(), keep(host.storage()));
+  });
+  debug_log("copy to card", view.storage->device, describe(host), " ",
+            view.storage->layout->to_string());
+  if (!(non_blocking && is_pinned(host.const_data_ptr()))) {
+    translated([&] { device.wait(ticket); });
+  }
+}
+
+void card_to_host(const at::Tensor& card, const at::Tensor& host, bool non_blocking) {
+  const CardView view = view_of(card);
+  Driver& device = driver(view.storage->device);
+  const auto how = transfer(view, host, false);
+  const Ticket ticket = translated([&] {
+    return device.copy_to_host(current_queue(view.storage->device), view.address, how,
+                               host.mutable_data_ptr(), keep(host.storage()));
+  });
+  debug_log("copy to host", view.storage->device, describe(host), " ",
+            view.storage->layout->to_string());
+  if (!(non_blocking && is_pinned(host.const_data_ptr()))) {
+    translated([&] { device.wait(ticket); });
+  }
+}
+
+at::Tensor host_like(const at::Tensor& tensor, bool pinned = false) {
+  auto options = at::TensorOptions().dtype(tensor.scalar_type()).device(at::kCPU);
+  return at::empty(tensor.sizes(), pinned ? options.pinned_memory(true) : options);
+}
+
+// A blocking read as a dense CPU tensor of the tensor's own dtype.
+at::Tensor to_host(const at::Tensor& card) {
+  at::Tensor host = host_like(card);
+  if (host.numel() != 0) {
+    card_to_host(card, host, false);
+  }
+  return host;
+}
+
+// The storage under its own dtype, flat.
+at::Tensor image_view(const c10::Storage& storage) {
+  const CardStorage& record = card_storage(storage);
+  const auto dtype = record.is_untyped() ? c10::ScalarType::Char : record.dtype;
+  at::Tensor flat = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      c10::scalarTypeToTypeMeta(dtype));
+  flat.unsafeGetTensorImpl()->set_sizes_contiguous({record.numel});
+  return flat;
+}
+
+// The elements that `tensor` names in the host image of its storage.
+at::Tensor select_from_image(const at::Tensor& image, const at::Tensor& tensor) {
+  const auto itemsize = static_cast<int64_t>(tensor.itemsize());
+  at::Tensor bytes = image.view(at::kByte);
+  const int64_t whole = bytes.numel() / itemsize * itemsize;
+  return bytes.narrow(0, 0, whole)
+      .view(tensor.scalar_type())
+      .as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+}
+
+// Whole storages as bytes: what UntypedStorage.copy_ (and with it clone, deepcopy, save and load)
+// asks for. Between cards' storages the layout goes along.
+bool is_whole_image(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kByte && tensor.is_contiguous() &&
+         tensor.storage_offset() == 0 &&
+         tensor.numel() == static_cast<int64_t>(tensor.storage().nbytes());
+}
+
+bool copy_between_storages(const at::Tensor& from, const at::Tensor& to) {
+  const CardStorage& source = card_storage(from.storage());
+  if (!card_storage(to.storage()).is_untyped() || !is_whole_image(from) || !is_whole_image(to)) {
+    return false;
+  }
+  replace_storage(to.storage(), source.layout, source.dtype, source.numel, /*keep=*/false);
+  copy_tensor(image_view(from.storage()), image_view(to.storage()), false);
+  return true;
+}
+
+void copy_on_cards(const at::Tensor& from, const at::Tensor& to) {
+  if (from.device() == to.device()) {
+    run_operation("spyre::copy", {to, from});
+    return;
+  }
+  host_to_card(to_host(from).to(to.scalar_type()), to, false);  // cards meet on the host
+}
+
+}  // namespace
+
+void copy_tensor(const at::Tensor& source, const at::Tensor& to, bool non_blocking) {
+  if (to.numel() == 0) {
+    return;
+  }
+  const at::Tensor from = source.is_same_size(to) ? source : source.expand(to.sizes());
+  const bool from_card = from.device().is_privateuseone();
+  const bool to_card = to.device().is_privateuseone();
+  if (from_card && to_card && copy_between_storages(from, to)) {
+    return;
+  }
+  if (from_card && is_reinterpreted(from)) {
+    copy_tensor(select_from_image(read_image(from.storage()), from), to, false);
+  } else if (to_card && is_reinterpreted(to)) {
+    const at::Tensor image = read_image(to.storage());
+    select_from_image(image, to).copy_(from);
+    write_image(to.storage(), image);
+  } else if (from_card && to_card) {
+    copy_on_cards(from, to);
+  } else if (to_card) {
+    host_to_card(from.to(to.scalar_type()), to, non_blocking);
+  } else if (from.scalar_type() == to.scalar_type()) {
+    card_to_host(from, to, non_blocking);
+  } else {
+    to.copy_(to_host(from));
+  }
+}
+
+at::Tensor read_image(const c10::Storage& storage) { return to_host(image_view(storage)); }
+
+void write_image(const c10::Storage& storage, const at::Tensor& image) {
+  const at::Tensor flat = image_view(storage);
+  if (flat.numel() != 0) {
+    host_to_card(image, flat, false);
+  }
+}
+
+void replace_storage(const c10::Storage& storage, LayoutPtr layout, c10::ScalarType dtype,
+                     int64_t numel, bool keep) {
+  const CardStorage& before = card_storage(storage);
+  c10::DataPtr block = allocate_storage(before.device, std::move(layout), dtype, numel);
+  const size_t itemsize = dtype == c10::ScalarType::Undefined ? 1 : c10::elementSize(dtype);
+  if (keep && before.numel != 0 && numel != 0) {
+    const c10::Storage fresh(c10::Storage::use_byte_size_t(), numel * itemsize, std::move(block),
+                             storage.allocator(), true);
+    if (before.dtype == dtype) {
+      const int64_t common = std::min(before.numel, numel);
+      copy_tensor(image_view(storage).narrow(0, 0, common),
+                  image_view(fresh).narrow(0, 0, common), false);
+    } else {  // the same bytes under another type
+      const at::Tensor image = read_image(fresh);
+      const at::Tensor bytes = read_image(storage).view(at::kByte);
+      const int64_t common = std::min(bytes.numel(), image.view(at::kByte).numel());
+      image.view(at::kByte).narrow(0, 0, common).copy_(bytes.narrow(0, 0, common));
+      write_image(fresh, image);
+    }
+    block = std::move(fresh.mutable_data_ptr());
+  }
+  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(block));
+  storage.unsafeGetStorageImpl()->set_nbytes(numel * itemsize);
+}
+
+void set_layout(const at::Tensor& tensor, const SpyreTensorLayout& layout) {
+  const CardStorage& record = card_storage(tensor.storage());
+  check_layout(layout, tensor.scalar_type(), record.numel);
+  TORCH_CHECK_VALUE(!is_reinterpreted(tensor) && covers_storage(tensor),
+                    "a layout describes a whole storage, and this tensor of size ", tensor.sizes(),
+                    " is a view of one of ", record.numel,
+                    " elements; set the layout of the tensor it is a view of, or clone it first");
+  if (layout != *record.layout) {
+    replace_storage(tensor.storage(), std::make_shared<SpyreTensorLayout>(layout), record.dtype,
+                    record.numel, /*keep=*/true);
+  }
+}
+
+void adopt_dtype(const at::Tensor& tensor) {
+  const CardStorage& record = card_storage(tensor.storage());
+  if (!record.is_untyped() || record.numel == 0 || is_whole_image(tensor)) {
+    return;
+  }
+  const auto dtype = tensor.scalar_type();
+  const auto itemsize = static_cast<int64_t>(tensor.itemsize());
+  const int64_t numel = record.numel / itemsize;
+  const bool is_whole = tensor.storage_offset() == 0 && tensor.is_non_overlapping_and_dense() &&
+                        tensor.numel() == numel;
+  replace_storage(tensor.storage(),
+                  is_whole ? default_layout(tensor.sizes(), tensor.strides(), dtype)
+                           : default_layout({numel}, {1}, dtype),
+                  dtype, numel, /*keep=*/true);
+}
+
+at::Tensor materialize(const at::Tensor& tensor) {
+  at::Tensor values = make_tensor(tensor.sizes(),
+                                  c10::contiguous_strides(tensor.sizes()), tensor.scalar_type(),
+                                  tensor.device().index());
+  copy_tensor(tensor, values, false);
+  return values;
+}
+
+void write_back(const at::Tensor& values, const at::Tensor& tensor) {
+  copy_tensor(values, tensor, false);
+}
+
+}  // namespace spyre

@@ -1,0 +1,180 @@
+#include "runtime/env.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+#include <optional>
+
+#include "card/kernels.h"
+
+namespace spyre {
+namespace {
+
+constexpr int kMaxCards = 8;
+constexpr int kMaxThreads = 1024;
+
+std::optional<std::string> read(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') {
+    return std::nullopt;
+  }
+  return std::string(value);
+}
+
+[[noreturn]] void reject(const char* name, const std::string& value, const std::string& legal) {
+  C10_THROW_ERROR(ValueError, std::string("environment variable ") + name + "='" + value +
+                                  "' is not valid: expected " + legal);
+}
+
+std::optional<int64_t> to_integer(const std::string& text) {
+  int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+std::optional<int64_t> integer_between(const char* name, int64_t low, int64_t high) {
+  const auto text = read(name);
+  if (!text) {
+    return std::nullopt;
+  }
+  const auto value = to_integer(*text);
+  if (!value || *value < low || *value > high) {
+    reject(name, *text, "an integer from " + std::to_string(low) + " to " + std::to_string(high));
+  }
+  return value;
+}
+
+bool flag(const char* name, bool otherwise) {
+  const auto text = read(name);
+  if (!text) {
+    return otherwise;
+  }
+  std::string lower = *text;
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (lower == "1" || lower == "true" || lower == "on") {
+    return true;
+  }
+  if (lower == "0" || lower == "false" || lower == "off") {
+    return false;
+  }
+  reject(name, *text, "0/1, true/false or on/off");
+}
+
+// "512M", "2GiB", "1073741824": bytes with an optional binary unit.
+int64_t memory_size(const char* name) {
+  const auto text = read(name);
+  if (!text) {
+    return 0;
+  }
+  const std::string legal =
+      "a number of bytes of at least 1M, with an optional unit K, M, G or T (powers of 1024)";
+  const size_t digits = text->find_first_not_of("0123456789");
+  const auto number = to_integer(text->substr(0, digits));
+  std::string unit = digits == std::string::npos ? "" : text->substr(digits);
+  for (const std::string suffix : {"iB", "B"}) {
+    if (unit.size() > suffix.size() && unit.ends_with(suffix)) {
+      unit.resize(unit.size() - suffix.size());
+    }
+  }
+  const std::string units = "KMGT";
+  int shift = 0;
+  if (!unit.empty()) {
+    const size_t which = units.find(static_cast<char>(std::toupper(unit[0])));
+    if (unit.size() != 1 || which == std::string::npos) {
+      reject(name, *text, legal);
+    }
+    shift = 10 * (static_cast<int>(which) + 1);
+  }
+  if (!number || *number <= 0 || *number > (std::numeric_limits<int64_t>::max() >> 22 >> shift) ||
+      (*number << shift) < (int64_t{1} << 20)) {
+    reject(name, *text, legal);
+  }
+  return *number << shift;
+}
+
+std::vector<int> visible_devices(int cards) {
+  std::vector<int> visible;
+  const auto text = read("SPYRE_DEVICES");
+  if (!text) {
+    for (int i = 0; i < cards; ++i) {
+      visible.push_back(i);
+    }
+    return visible;
+  }
+  size_t begin = 0;
+  while (begin <= text->size()) {
+    const size_t end = std::min(text->find(',', begin), text->size());
+    std::string item = text->substr(begin, end - begin);
+    std::erase_if(item, [](unsigned char c) { return std::isspace(c); });
+    const auto index = to_integer(item);
+    if (!index) {
+      reject("SPYRE_DEVICES", *text, "card indices separated by commas, such as 0,2");
+    }
+    const bool is_new = std::find(visible.begin(), visible.end(), *index) == visible.end();
+    if (*index >= 0 && *index < cards && is_new) {
+      visible.push_back(static_cast<int>(*index));
+    }
+    begin = end + 1;
+  }
+  return visible;
+}
+
+Environment read_environment() {
+  Environment env;
+  if (const auto driver = read("FLEX_DEVICE"); driver && *driver != "SIM") {
+    if (*driver == "PF" || *driver == "VF") {
+      C10_THROW_ERROR(ValueError, "environment variable FLEX_DEVICE='" + *driver +
+                                      "': no such driver in this build; only SIM, the software "
+                                      "card, is built in (unset the variable to use it)");
+    }
+    reject("FLEX_DEVICE", *driver, "SIM (the software card), PF or VF");
+  }
+  const auto local_world = integer_between("LOCAL_WORLD_SIZE", 1, 1 << 20);
+  const auto world = integer_between("AIU_WORLD_SIZE", 1, kMaxCards);
+  env.cards = static_cast<int>(world.value_or(std::min<int64_t>(local_world.value_or(1), kMaxCards)));
+  env.visible = visible_devices(env.cards);
+  if (const auto rank = integer_between("LOCAL_RANK", 0, 1 << 20); rank && !env.visible.empty()) {
+    env.default_device = static_cast<int>(*rank % static_cast<int64_t>(env.visible.size()));
+  }
+  env.card_memory = memory_size("SPYRE_CARD_MEMORY");
+  env.card_threads = static_cast<int>(integer_between("SPYRE_CARD_THREADS", 1, kMaxThreads).value_or(0));
+  env.debug = flag("TORCH_SPYRE_DEBUG", false);
+  env.downcast_warning = flag("TORCH_SPYRE_DOWNCAST_WARN", true);
+  if (flag("SPYRE_CARD_CHECK", false)) {
+    C10_THROW_ERROR(ValueError,
+                    "environment variable SPYRE_CARD_CHECK='1': this build has no checked mode "
+                    "yet; unset the variable");
+  }
+  try {
+    kernels::table();  // reads SPYRE_CARD_ISA
+  } catch (const std::invalid_argument& error) {
+    C10_THROW_ERROR(ValueError, error.what());
+  }
+  return env;
+}
+
+}  // namespace
+
+const Environment& environment() {
+  static const Environment env = read_environment();  // a throw leaves it to the next caller
+  return env;
+}
+
+const Environment* environment_or_null() noexcept {
+  try {
+    return &environment();
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+}  // namespace spyre

@@ -1,0 +1,74 @@
+#include "runtime/resize.h"
+
+#include <ATen/native/Resize.h>
+#include <c10/util/strides.h>
+
+#include "runtime/copy.h"
+#include "runtime/storage.h"
+
+namespace spyre {
+namespace {
+
+int64_t product(c10::IntArrayRef size) {
+  int64_t numel = 1;
+  for (const int64_t extent : size) {
+    numel *= extent;
+  }
+  return numel;
+}
+
+// A storage that held nothing becomes one for exactly this tensor.
+void start_storage(const at::Tensor& tensor, c10::IntArrayRef size) {
+  const auto stride = c10::contiguous_strides(size);
+  replace_storage(tensor.storage(), default_layout(size, stride, tensor.scalar_type()),
+                  tensor.scalar_type(), product(size), /*keep=*/false);
+}
+
+}  // namespace
+
+void resize_storage(const c10::Storage& storage, int64_t bytes) {
+  const CardStorage& record = card_storage(storage);
+  if (record.is_untyped()) {
+    replace_storage(storage, untyped_layout(bytes), record.dtype, bytes, /*keep=*/true);
+    return;
+  }
+  const auto itemsize = static_cast<int64_t>(c10::elementSize(record.dtype));
+  const int64_t numel = (bytes + itemsize - 1) / itemsize;
+  replace_storage(storage, default_layout({numel}, {1}, record.dtype), record.dtype, numel,
+                  /*keep=*/true);
+}
+
+void resize_tensor(const at::Tensor& tensor, c10::IntArrayRef size,
+                   std::optional<c10::MemoryFormat> format) {
+  for (const int64_t extent : size) {
+    TORCH_CHECK(extent >= 0, "Trying to create tensor with negative dimension ", extent, ": ", size);
+  }
+  if (tensor.sizes() == size && !format) {
+    return;
+  }
+  const CardStorage& record = card_storage(tensor.storage());
+  const int64_t needed = tensor.storage_offset() + product(size);
+  if (record.numel == 0 && tensor.storage_offset() == 0) {
+    start_storage(tensor, size);
+  } else if (needed > record.numel) {
+    resize_storage(tensor.storage(), needed * static_cast<int64_t>(tensor.itemsize()));
+  }
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(size);
+  if (format) {
+    tensor.unsafeGetTensorImpl()->empty_tensor_restride(*format);
+  }
+}
+
+void resize_output(const at::Tensor& tensor, c10::IntArrayRef size) {
+  at::native::resize_output_check(tensor, size);  // warns
+  if (tensor.storage_offset() == 0 &&
+      product(size) * static_cast<int64_t>(tensor.itemsize()) !=
+          static_cast<int64_t>(tensor.storage().nbytes())) {
+    start_storage(tensor, size);
+    tensor.unsafeGetTensorImpl()->set_sizes_contiguous(size);
+  } else {
+    resize_tensor(tensor, size, std::nullopt);
+  }
+}
+
+}  // namespace spyre

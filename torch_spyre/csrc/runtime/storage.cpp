@@ -1,0 +1,165 @@
+#include "runtime/storage.h"
+
+#include <c10/util/Exception.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <numeric>
+
+#include "runtime/allocator.h"
+#include "runtime/cards.h"
+#include "runtime/dtypes.h"
+#include "runtime/errors.h"
+#include "runtime/log.h"
+#include "runtime/stream.h"
+
+namespace spyre {
+namespace {
+
+std::function<void()>& collect_garbage() {
+  static std::function<void()> hook;
+  return hook;
+}
+
+// A DataPtr must hold a unique non-null address. Ours comes from a range of address space that
+// nobody can touch, so a stray host access faults instead of reading card memory. Twice the card's
+// size, because the host image of an int64 tensor is twice as large as its block.
+void* handle_of(c10::DeviceIndex device, Address address) {
+  static std::array<std::once_flag, 8> reserved;
+  static std::array<std::byte*, 8> base{};
+  std::call_once(reserved[device], [device] {
+    const size_t bytes = 2 * static_cast<size_t>(driver(device).properties().total_memory);
+    void* range = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    TORCH_CHECK(range != MAP_FAILED, "could not reserve ", bytes,
+                " bytes of address space for the handles of spyre:", static_cast<int>(device),
+                "; a limit on address space (ulimit -v) is set too low, or use SPYRE_CARD_MEMORY");
+    base[device] = static_cast<std::byte*>(range);
+  });
+  return base[device] + 2 * address;
+}
+
+void delete_storage(void* context) {
+  const std::unique_ptr<CardStorage> storage(static_cast<CardStorage*>(context));
+  if (!is_bad_fork()) {  // in a forked child the card's locks may be held by nobody
+    driver(storage->device).free(storage->address);
+    debug_log("free", storage->device, storage->device_bytes, " bytes");
+  }
+}
+
+Address allocate_or_collect(c10::DeviceIndex device, int64_t bytes) {
+  Driver& card = driver(device);
+  const QueueId queue = current_queue(device);
+  try {
+    return card.allocate(bytes, queue);
+  } catch (const OutOfMemory&) {
+    if (collect_garbage()) {
+      collect_garbage()();
+    }
+  }
+  card.empty_cache();
+  return translated([&] { return card.allocate(bytes, queue); });
+}
+
+bool is_dense(c10::IntArrayRef size, c10::IntArrayRef stride) {
+  std::vector<size_t> order(size.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return stride[a] < stride[b]; });
+  int64_t expected = 1;
+  for (const size_t dim : order) {
+    if (size[dim] == 0) {
+      return true;
+    }
+    if (size[dim] == 1) {
+      continue;
+    }
+    if (stride[dim] != expected) {
+      return false;
+    }
+    expected *= size[dim];
+  }
+  return true;
+}
+
+int64_t storage_numel(c10::IntArrayRef size, c10::IntArrayRef stride) {
+  int64_t last = 0;
+  for (size_t dim = 0; dim < size.size(); ++dim) {
+    if (size[dim] == 0) {
+      return 0;
+    }
+    last += (size[dim] - 1) * stride[dim];
+  }
+  return last + 1;
+}
+
+}  // namespace
+
+void set_collect_garbage(std::function<void()> collect) { collect_garbage() = std::move(collect); }
+
+LayoutPtr default_layout(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType dtype) {
+  const DataFormat format = device_format(dtype);
+  if (!is_dense(size, stride)) {
+    return std::make_shared<SpyreTensorLayout>(
+        SpyreTensorLayout::from_host({storage_numel(size, stride)}, format));
+  }
+  std::vector<int64_t> order(size.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  return std::make_shared<SpyreTensorLayout>(
+      SpyreTensorLayout::from_host(size.vec(), stride.vec(), format, order));
+}
+
+void check_layout(const SpyreTensorLayout& layout, c10::ScalarType dtype, int64_t numel) {
+  const DataFormat format = device_format(dtype);
+  TORCH_CHECK_VALUE(layout.device_dtype() == format, "the layout holds ",
+                    format_info(layout.device_dtype()).name, " but a tensor of dtype ",
+                    c10::toString(dtype), " is held as ", format_info(format).name, ": ",
+                    layout.to_string());
+  TORCH_CHECK_VALUE(layout.element_arrangement() == ElementArrangement::STANDARD,
+                    "tensors are held in the STANDARD element arrangement, the layout asks for ",
+                    element_arrangement_name(layout.element_arrangement()));
+  const std::string reason = layout.why_not_for(numel);
+  TORCH_CHECK_VALUE(reason.empty(), "the layout does not fit a tensor of ", numel, " elements: ",
+                    reason, ": ", layout.to_string());
+}
+
+LayoutPtr untyped_layout(int64_t bytes) {
+  return std::make_shared<SpyreTensorLayout>(
+      SpyreTensorLayout::from_host({bytes}, DataFormat::SENINT8));
+}
+
+c10::DataPtr allocate_storage(c10::DeviceIndex device, LayoutPtr layout, c10::ScalarType dtype,
+                              int64_t numel) {
+  device = checked_index(device);
+  auto storage = std::make_unique<CardStorage>();
+  storage->device = device;
+  storage->device_bytes = std::max<int64_t>(layout->nbytes(), kStickBytes);
+  storage->layout = std::move(layout);
+  storage->dtype = dtype;
+  storage->numel = numel;
+  storage->address = allocate_or_collect(device, storage->device_bytes);
+  debug_log("allocate", device, storage->device_bytes, " bytes, ", storage->layout->to_string());
+  void* handle = handle_of(device, storage->address);
+  return {handle, storage.release(), &delete_storage, c10::Device(c10::kPrivateUse1, device)};
+}
+
+c10::Storage make_storage(c10::DeviceIndex device, LayoutPtr layout, c10::ScalarType dtype,
+                          int64_t numel) {
+  const size_t itemsize = dtype == c10::ScalarType::Undefined ? 1 : c10::elementSize(dtype);
+  const size_t nbytes = static_cast<size_t>(numel) * itemsize;
+  return c10::Storage(c10::Storage::use_byte_size_t(), nbytes,
+                      allocate_storage(device, std::move(layout), dtype, numel),
+                      &device_allocator(), /*resizable=*/true);
+}
+
+const CardStorage& card_storage(const c10::DataPtr& data) {
+  TORCH_CHECK(data.get_deleter() == &delete_storage,
+              "this storage is not backed by card memory: it was not made by the spyre allocator");
+  return *static_cast<const CardStorage*>(data.get_context());
+}
+
+const CardStorage& card_storage(const c10::Storage& storage) {
+  return card_storage(storage.data_ptr());
+}
+
+}  // namespace spyre

@@ -1,0 +1,60 @@
+// What stands behind the storage of a Spyre tensor: a block of card memory and its tiled layout.
+//
+// The layout belongs to the storage, not to the tensor: all views share it, and it survives
+// detach, `.data`, `set_` and `view(dtype)`. PyTorch's own `TensorImpl` is enough on top of it.
+//
+// A storage's *host image* is what PyTorch believes it holds: `numel` elements of `dtype` in host
+// order. Element `o` of the image lies at `layout->device_offset(o)` on the card.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+#include <c10/core/Storage.h>
+#include <c10/util/ArrayRef.h>
+
+#include <memory>
+#include <vector>
+
+#include "card/driver.h"
+#include "layout/layout.h"
+
+namespace spyre {
+
+using LayoutPtr = std::shared_ptr<const SpyreTensorLayout>;
+
+struct CardStorage {
+  c10::DeviceIndex device = -1;
+  Address address = 0;
+  int64_t device_bytes = 0;
+  LayoutPtr layout;
+  // Undefined: bytes whose dtype is not known yet (an UntypedStorage). The first typed tensor set
+  // to the storage decides.
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  int64_t numel = 0;  // elements of the host image; bytes while the dtype is not known
+
+  bool is_untyped() const { return dtype == c10::ScalarType::Undefined; }
+};
+
+// The layout that a new tensor gets: layouts.md's default for dense strides; a flat one for
+// strides with gaps or overlaps, where the tensor is a view of a one-dimensional storage.
+LayoutPtr default_layout(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType dtype);
+
+// Throws c10::ValueError unless the layout holds `numel` elements of the dtype.
+void check_layout(const SpyreTensorLayout& layout, c10::ScalarType dtype, int64_t numel);
+
+// A layout for `bytes` bytes of unknown type.
+LayoutPtr untyped_layout(int64_t bytes);
+
+// Allocates card memory on the device's current stream. Throws torch.OutOfMemoryError.
+c10::DataPtr allocate_storage(c10::DeviceIndex device, LayoutPtr layout, c10::ScalarType dtype,
+                              int64_t numel);
+
+// A whole StorageImpl around it; `nbytes` is the size of the host image.
+c10::Storage make_storage(c10::DeviceIndex device, LayoutPtr layout, c10::ScalarType dtype,
+                          int64_t numel);
+
+// The record behind a Spyre storage. Throws for a storage that is not ours.
+const CardStorage& card_storage(const c10::Storage& storage);
+const CardStorage& card_storage(const c10::DataPtr& data);
+
+}  // namespace spyre

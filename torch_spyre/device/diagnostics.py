@@ -1,0 +1,61 @@
+"""What the devices have been doing: counters, fallbacks, and a report for bug reports."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import Any
+
+import torch
+
+from torch_spyre import _C
+from torch_spyre.device import memory
+from torch_spyre.device._utils import Device, device_index
+
+_VARIABLES = ("AIU_", "SPYRE_", "TORCH_SPYRE_", "FLEX_", "DXP_", "SENCORES", "LX_", "LOCAL_")
+
+
+def counters(device: Device = None) -> dict[str, Any]:
+    """Return a card's counters: bytes by direction, busy time per unit, LX use per core."""
+    return _C.counters(device_index(device))
+
+
+def fallback_stats() -> dict[str, int]:
+    """Return how often each operation ran on the CPU because the card doesn't have it.
+
+    >>> torch.spyre.fallback_stats()
+    {}
+    """
+    return _C.fallback_counts()
+
+
+def reset_fallback_stats() -> None:
+    """Start counting from zero; every operation warns once more."""
+    _C.reset_fallback_counts()
+
+
+def get_diagnostic_report() -> dict[str, Any]:
+    """Return what a bug report needs: versions, environment, devices and their state."""
+    from torch_spyre import __version__
+
+    opened = _C.is_initialized()
+    return {
+        "torch_spyre": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "host": platform.platform(),
+        "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_VARIABLES)},
+        "device_count": _C.device_count(),
+        "initialized": opened,
+        "isa": _C._card.isa(),
+        "devices": [
+            {
+                "properties": _C.properties(index),
+                "memory": memory.memory_stats(index),
+                "counters": _C.counters(index),
+            }
+            for index in range(_C.device_count() if opened else 0)
+        ],
+        "fallbacks": _C.fallback_counts(),
+        "plans": _C.plan_cache_stats(),
+    }

@@ -1,0 +1,149 @@
+"""Numbers made from their indices: random numbers and ranges.
+
+Random numbers come from Philox, a function of (element index, seed, counter): the same seed gives
+the same numbers for any layout and any number of cores. One launch takes one counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from torch_spyre.ops.compute import Computation
+from torch_spyre.ops.formats import INT32, Kind, kind_of
+from torch_spyre.ops.plan import Argument, Bind, ScalarMeta, TensorMeta
+from torch_spyre.ops.views import Index, Value, View, Word, float_constant, int_constant
+
+_INT32_END = 1 << 31
+
+# Steps of uniform numbers in [0, 1) that stay below 1 when they are rounded to the dtype, on the
+# card and on the way to the host.
+_UNIFORM_STEP = {
+    torch.float16: 2.0**-10,
+    torch.bfloat16: 2.0**-8,
+    torch.float8_e4m3fn: 2.0**-4,
+    torch.float8_e5m2: 2.0**-3,
+}
+
+# `random_()` without bounds: the integers from 0 to these can all be told apart in the dtype.
+_LARGEST_INTEGER = {
+    torch.float32: 1 << 24,
+    torch.float16: 1 << 11,
+    torch.bfloat16: 1 << 8,
+    torch.bool: 1,
+    torch.uint8: 255,
+    torch.int8: 127,
+    torch.int16: 32767,
+    torch.int32: _INT32_END - 1,
+    torch.int64: _INT32_END - 1,
+}
+
+
+def lower(name: str, computation: Computation) -> int:
+    """Write the steps; returns how many counters of the generator a launch takes."""
+    _LOWERINGS[name](computation)
+    return 0 if name == "arange" else 1
+
+
+def _plain_temp(computation: Computation, dtype: torch.dtype) -> View:
+    return computation.emitter.temp(computation.out.size, dtype)
+
+
+def _random(computation: Computation, opcode: str, dtype: torch.dtype) -> View:
+    """Raw random numbers in the shape of the result."""
+    into = _plain_temp(computation, dtype)
+    seeds = [Word(INT32, Bind(kind)) for kind in ("seed_low", "seed_high", "rng_counter")]
+    computation.emitter.index_apply(opcode, [Index(), *seeds], into)
+    return into
+
+
+def _uniform_bits(computation: Computation) -> View:
+    """Uniform numbers in [0, 1), no finer than the result can hold."""
+    emitter = computation.emitter
+    uniform = _random(computation, "random_uniform", torch.float32)
+    step = _UNIFORM_STEP.get(computation.out.dtype)
+    if step is None:
+        return uniform
+    excess = emitter.apply("fmod", [uniform, float_constant(step)])
+    return emitter.apply("sub", [uniform, excess])
+
+
+def _store(computation: Computation, opcode: str, values: list[Value], dtype: torch.dtype) -> None:
+    """The last operation, straight into the result if its dtype allows."""
+    out = computation.out
+    if kind_of(out.dtype) is kind_of(dtype) and out.dtype is not torch.uint8:
+        computation.emitter.apply(opcode, values, out)
+    else:
+        computation.convert(computation.emitter.apply(opcode, values), out, dtype)
+
+
+def _uniform(computation: Computation) -> None:
+    low, high = (
+        computation.number(computation.arguments[n], torch.float32) for n in ("from", "to")
+    )
+    _store(computation, "lerp", [low, high, _uniform_bits(computation)], torch.float32)
+
+
+def _normal(computation: Computation) -> None:
+    mean, std = (
+        computation.number(computation.arguments[n], torch.float32) for n in ("mean", "std")
+    )
+    normal = _random(computation, "random_normal", torch.float32)
+    _store(computation, "add_scaled", [mean, normal, std], torch.float32)
+
+
+def _bernoulli(computation: Computation) -> None:
+    argument = computation.arguments["p" if "p" in computation.arguments else "self"]
+    probability: Value
+    if isinstance(argument, TensorMeta):
+        probability = computation.tensor(argument)
+    else:
+        probability = computation.number(argument, torch.float32)
+    uniform = _random(computation, "random_uniform", torch.float32)
+    _store(computation, "lt", [uniform, probability], torch.bool)
+
+
+def _value(argument: Argument) -> int | None:
+    if isinstance(argument, ScalarMeta):
+        return int(argument.value)
+    assert argument is None or isinstance(argument, int)
+    return argument
+
+
+def _random_integers(computation: Computation) -> None:
+    emitter, dtype = computation.emitter, computation.out.dtype
+    low = _value(computation.arguments.get("from")) or 0
+    high = _value(computation.arguments.get("to"))
+    if high is None:
+        high = _LARGEST_INTEGER[dtype] + 1
+    if low < -_INT32_END or high > _INT32_END:
+        raise OverflowError(
+            f"random_ from {low} to {high}: the card holds integers in 32 bits, "
+            f"from {-_INT32_END} to {_INT32_END - 1}"
+        )
+    values = _random(computation, "random_bits", torch.int32)
+    if high - low < _INT32_END:
+        values = emitter.apply("remainder_int", [values, int_constant(high - low)])
+    _store(computation, "add_scaled_int", [values, int_constant(low), int_constant(1)], torch.int32)
+
+
+def _arange(computation: Computation) -> None:
+    emitter, out = computation.emitter, computation.out
+    dtype = torch.int32 if kind_of(out.dtype) is Kind.INT else torch.float32
+    start, step = (computation.number(computation.arguments[n], dtype) for n in ("start", "step"))
+    index = _plain_temp(computation, dtype)
+    opcode = "identity_int" if dtype is torch.int32 else "int_to_float"
+    emitter.index_apply(opcode, [Index()], index)
+    opcode = "add_scaled_int" if dtype is torch.int32 else "add_scaled"
+    _store(computation, opcode, [start, index, step], dtype)
+
+
+_LOWERINGS: dict[str, Callable[[Computation], None]] = {
+    "uniform_": _uniform,
+    "normal_": _normal,
+    "bernoulli_": _bernoulli,
+    "bernoulli": _bernoulli,
+    "random_": _random_integers,
+    "arange": _arange,
+}

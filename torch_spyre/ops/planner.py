@@ -1,0 +1,187 @@
+"""From an operation and the metas of its arguments to a plan for the card.
+
+Called by the runtime on a cache miss only. What the operation returns or raises is PyTorch's
+business (`inference`); the rest is deciding in which domain to compute, converting operands to it
+and the result back (`compute`), and writing the steps (`emitter`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from torch_spyre import ir
+from torch_spyre.ops import generated
+from torch_spyre.ops.compute import Computation
+from torch_spyre.ops.emitter import Emitter
+from torch_spyre.ops.formats import card_format
+from torch_spyre.ops.inference import Result, broadcast, infer
+from torch_spyre.ops.plan import (
+    Argument,
+    Bind,
+    OutputSpec,
+    Plan,
+    Sizes,
+    TensorMeta,
+    UnsupportedError,
+)
+from torch_spyre.ops.registry import Pointwise, overloads
+from torch_spyre.ops.views import View, layout, order_with_stick, view_of
+
+COPY = "spyre::copy"
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where the result goes, and what the caller gets for it."""
+
+    view: View
+    output: OutputSpec | int
+
+
+def plan(name: str, args: Sequence[Argument]) -> Plan:
+    """Plan an operation ("aten::add.Tensor") on arguments in the order of its schema."""
+    if name == COPY:
+        to, source = args
+        assert isinstance(to, TensorMeta)
+        assert isinstance(source, TensorMeta)
+        return plan_copy(to, source)
+    overload = overloads().get(name)
+    if overload is None:
+        raise UnsupportedError(f"{name} is not in the table of card operations")
+    arguments = dict(zip(overload.arguments, args, strict=True))
+    result = infer(overload, arguments)
+    tensors = [arg for arg in arguments.values() if isinstance(arg, TensorMeta)]
+    written = arguments[overload.written] if overload.written else None
+    if isinstance(written, TensorMeta) and written.size != result.size:
+        return Plan(None, (), (written.index,), resize=((written.index, result.size),))
+    target = _target(written, result, tensors)
+    if prod(target.view.size) == 0:
+        return Plan(None, (), (target.output,))
+
+    emitter = Emitter(_sharers(written, tensors))
+    computation = Computation(
+        emitter, arguments, target.view, _moved_away(emitter, written, tensors)
+    )
+    random_numbers = 0
+    if isinstance(overload.entry, Pointwise):
+        computation.pointwise(overload.entry)
+    else:
+        random_numbers = generated.lower(overload.entry.name, computation)
+    return _finished(emitter, target.output, random_numbers)
+
+
+def plan_copy(to: TensorMeta, source: TensorMeta) -> Plan:
+    """Plan `to.copy_(source)` between any two views and dtypes on one card."""
+    if broadcast([to.size, source.size]) != to.size:
+        raise RuntimeError(
+            f"output with shape {list(to.size)} doesn't match the broadcast shape "
+            f"{list(broadcast([to.size, source.size]))}"
+        )
+    if prod(to.size) == 0:
+        return Plan(None, (), (to.index,))
+    tensors = [to, source]
+    emitter = Emitter(_sharers(to, tensors))
+    moved = _moved_away(emitter, to, tensors)
+    computation = Computation(emitter, {}, view_of(to), moved)
+    computation.convert(moved.get(source.index) or view_of(source), computation.out)
+    return _finished(emitter, to.index, 0)
+
+
+def _finished(emitter: Emitter, output: OutputSpec | int, random_numbers: int) -> Plan:
+    program, symbols = emitter.finish()
+    return Plan(program, symbols, (output,), emitter.temp_bytes, rng_offset=random_numbers)
+
+
+# ---- The result ---------------------------------------------------------------------------------
+
+
+def _target(written: Argument, result: Result, tensors: Sequence[TensorMeta]) -> _Target:
+    if isinstance(written, TensorMeta):
+        return _Target(view_of(written), written.index)
+    size, stride, dtype = result.size, result.stride, result.dtype
+    device_size, stride_map = _output_layout(size, stride, dtype, [view_of(t) for t in tensors])
+    view = View(
+        Bind("out", 0), ir.Storage(device_size, stride_map, prod(size)), size, stride, 0, dtype
+    )
+    spec = OutputSpec(size, stride, dtype, device_size, stride_map, card_format(dtype).value)
+    return _Target(view, spec)
+
+
+def _output_layout(
+    size: Sizes, stride: Sizes, dtype: torch.dtype, views: Sequence[View]
+) -> tuple[Sizes, Sizes]:
+    """The layout that all operands of the result's shape share; else the default one."""
+    alike = [view for view in views if view.size == size]
+    if alike:
+        storages = {view.storage for view in alike}
+        storage = alike[0].storage
+        is_same = (
+            len(storages) == 1
+            and storage.numel == prod(size)
+            and all(view.stride == stride and view.offset == 0 for view in alike)
+            and storage.elems_per_stick * card_format(dtype).nbytes == 128
+        )
+        # A sparse storage stays a matter of its maker: results are dense.
+        if is_same and (storage.stride_map[-1] > 0 or size[-1:] in ((), (1,))):
+            return storage.device_size, storage.stride_map
+        stick_dims = {view.stick_dim for view in alike}
+        if len(stick_dims) == 1:
+            order = order_with_stick(len(size), stick_dims.pop())
+            return layout(size, stride, dtype, order)
+    return layout(size, stride, dtype, tuple(range(len(size))))
+
+
+# ---- Arguments that share storage ---------------------------------------------------------------
+
+
+def _share(a: TensorMeta, b: TensorMeta) -> bool:
+    root_a = a.alias if a.alias >= 0 else a.index
+    root_b = b.alias if b.alias >= 0 else b.index
+    return root_a == root_b
+
+
+def _sharers(written: Argument, tensors: Sequence[TensorMeta]) -> frozenset[Bind]:
+    """The arguments whose memory the result may be in, the written one included."""
+    if not isinstance(written, TensorMeta):
+        return frozenset()
+    return frozenset(Bind("arg", t.index) for t in tensors if _share(t, written))
+
+
+def _last_element(meta: TensorMeta) -> int:
+    steps = zip(meta.size, meta.stride, strict=True)
+    return meta.distance + sum((n - 1) * step for n, step in steps)
+
+
+def _must_move(tensor: TensorMeta, written: TensorMeta) -> bool:
+    """Would writing the one change elements of the other that are still to be read?"""
+    if tensor.index == written.index or not _share(tensor, written):
+        return False
+    is_same_view = (tensor.size, tensor.stride, tensor.distance) == (
+        written.size,
+        written.stride,
+        written.distance,
+    )
+    is_apart = _last_element(tensor) < written.distance or _last_element(written) < tensor.distance
+    return not is_same_view and not is_apart
+
+
+def _moved_away(
+    emitter: Emitter, written: Argument, tensors: Sequence[TensorMeta]
+) -> dict[int, View]:
+    """Copies of the arguments that the result would overwrite while they are read, by index."""
+    moved: dict[int, View] = {}
+    if not isinstance(written, TensorMeta):
+        return moved
+    for tensor in tensors:
+        if prod(tensor.size) and _must_move(tensor, written):
+            view = view_of(tensor).without_repeats()
+            copy = emitter.temp(
+                view.size, view.dtype, order_with_stick(len(view.size), view.stick_dim)
+            )
+            emitter.apply("identity_int" if view.format.domain == "I" else "identity", [view], copy)
+            moved[tensor.index] = copy.broadcast(tensor.size)
+    return moved
