@@ -68,7 +68,8 @@ test-slow: setup  ## the slow tests
 
 # The card's unit tests are linked with the very objects of the extension: nothing is compiled
 # twice, and what is tested is what ships.
-TEST_CXXFLAGS := -std=c++20 -O1 -g -ffp-contract=off -Wall -Wextra -Werror -I$(CSRC) -pthread
+TEST_CXXFLAGS := -std=c++20 -O1 -g -ffp-contract=off -fno-math-errno -fno-trapping-math \
+                 -Wall -Wextra -Werror -I$(CSRC) -pthread
 CARD_OBJECTS := $(CARD_CPP:%.cpp=build/ext$(MODE)/%.o)
 CPP_TESTS := $(patsubst %.cpp,build/%,$(wildcard tests/card/test_*.cpp))
 
@@ -84,7 +85,8 @@ test-cpp: $(CPP_TESTS)
 
 # The fuzzer has objects of its own: everything in it is built with the sanitizers.
 ASAN_CXXFLAGS := -std=c++20 -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
-                 -fno-sanitize-recover=all -ffp-contract=off -Wall -Wextra -I$(CSRC) -pthread
+                 -fno-sanitize-recover=all -ffp-contract=off -fno-math-errno \
+                 -fno-trapping-math -Wall -Wextra -Werror -I$(CSRC) -pthread
 FUZZER := build/asan/fuzz_programs
 FUZZER_OBJECTS := $(patsubst %.cpp,build/asan/%.o,$(CARD_CPP) tests/card/fuzz_programs.cpp)
 

@@ -17,7 +17,7 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(script: str, *, check: bool = True, **environment: str) -> subprocess.CompletedProcess:
         done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(script)],
+            [sys.executable, "-P", "-c", textwrap.dedent(script)],
             env={**os.environ, **environment},
             capture_output=True,
             text=True,

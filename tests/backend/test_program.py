@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import array
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,13 @@ from hypothesis import strategies as st
 from torch_spyre.backend import opcodes
 from torch_spyre.backend.disassemble import disassemble
 from torch_spyre.backend.program import (
+    CORES,
+    LOOP_DEPTH,
     MAGIC,
+    NO_STICK_DIM,
+    STEP_RANK,
+    STICK_BYTES,
+    VERSION,
     Lanes,
     Loop,
     Operand,
@@ -171,3 +179,27 @@ def test_opcodes_come_from_the_card() -> None:
     assert table["add"].signature == "FF:F"
     assert table["where_int"].signature == "FII:I"
     assert opcodes.by_value()[table["tanh"].value].name == "tanh"
+
+
+def test_the_format_is_the_one_the_card_reads() -> None:
+    card = pytest.importorskip("torch_spyre._C")._card
+    assert (card.PROGRAM_MAGIC, card.PROGRAM_VERSION) == (MAGIC, VERSION)
+    assert (card.STEP_RANK, card.LOOP_DEPTH, card.CORES) == (STEP_RANK, LOOP_DEPTH, CORES)
+    assert (card.STICK_BYTES, card.NO_STICK_DIM) == (STICK_BYTES, NO_STICK_DIM)
+    header = Path(opcodes.__file__).parent.parent / "csrc" / "card" / "opcodes.h"
+    if header.exists():  # not in an installed wheel
+        assert opcodes.parse_header(header.read_text()) == card.opcodes
+
+
+def test_an_encoded_program_runs_on_a_card() -> None:
+    _card = pytest.importorskip("torch_spyre._C")._card
+    card = _card.Card(memory_bytes=1 << 24, threads=1)
+    source, target = card.allocate(512), card.allocate(512)
+    whole = _card.DmaNest([256], [1], [1])
+    how = _card.DmaDescriptor(0, _card.host_formats["float32"], [whole], 512, 1024)
+    data = array.array("f", range(256))
+    card.copy_to_card(source, how, data)
+    card.launch(card.load(encode(_copy_program())), [(source, 512), (target, 512)])
+    back = array.array("f", bytes(1024))
+    card.wait(card.copy_to_host(target, how, back))
+    assert back == data

@@ -57,7 +57,7 @@ class Fuzzer {
         if (!load(original)) return fail("a valid program was rejected: " + rejection_);
       }
       Bytes mutant = original;
-      for (int n = programs_.pick(1, 4); n > 0; --n) mutate(mutant);
+      for (int n = programs_.pick(0, 2) == 0 ? programs_.pick(2, 5) : 1; n > 0; --n) mutate(mutant);
       const auto program = load(mutant);
       if (!program) {
         ++counts.rejected;
@@ -145,14 +145,17 @@ class Fuzzer {
     offset += programs_.bits() % table.count * stride;
     offset += programs_.bits() % (table.size / table.width) * table.width;
     if (offset + table.width > bytes.size()) return;
-    int64_t value = 0;
+    uint64_t value = 0;
     std::memcpy(&value, bytes.data() + offset, table.width);
-    value = programs_.pick(0, 1) == 0 ? static_cast<int64_t>(interesting())
-                                      : value + programs_.pick(-2, 2) * nudge(table.width);
+    value = programs_.pick(0, 2) == 0 ? interesting() : value + nudge(table.width);
     std::memcpy(bytes.data() + offset, &value, table.width);
   }
 
-  int64_t nudge(size_t width) { return width == 8 && programs_.pick(0, 1) == 0 ? 128 : 1; }
+  // A small step up or down, for offsets often a whole stick.
+  uint64_t nudge(size_t width) {
+    const int unit = width == 8 && programs_.pick(0, 3) != 0 ? kStickBytes : 1;
+    return static_cast<uint64_t>(static_cast<int64_t>(programs_.pick(-2, 2)) * unit);
+  }
 
   uint64_t interesting() {
     static constexpr uint64_t kValues[] = {0,
@@ -300,7 +303,7 @@ int main(int argc, char** argv) {
   Fuzzer fuzzer(seed);
   const bool ok = fuzzer.run(mutations);
   std::printf("seed %llu: %ld accepted (%ld launched, %ld too large to launch), %ld rejected\n",
-              static_cast<unsigned long long>(seed), fuzzer.counts.accepted,
-              fuzzer.counts.launched, fuzzer.counts.too_large, fuzzer.counts.rejected);
+              static_cast<unsigned long long>(seed), fuzzer.counts.accepted, fuzzer.counts.launched,
+              fuzzer.counts.too_large, fuzzer.counts.rejected);
   return ok ? 0 : 1;
 }

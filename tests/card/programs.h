@@ -29,8 +29,11 @@ class ProgramBuilder {
 
   uint32_t address(int64_t bytes, bool is_written = false,
                    DataFormat format = DataFormat::SEN169_FP16) {
-    symbols.push_back({static_cast<uint8_t>(SymbolKind::Address), static_cast<uint8_t>(format),
-                       static_cast<uint8_t>(is_written), {}, bytes});
+    symbols.push_back({static_cast<uint8_t>(SymbolKind::Address),
+                       static_cast<uint8_t>(format),
+                       static_cast<uint8_t>(is_written),
+                       {},
+                       bytes});
     return static_cast<uint32_t>(symbols.size() - 1);
   }
 
@@ -86,9 +89,7 @@ class ProgramBuilder {
     return static_cast<uint32_t>(steps.size() - 1);
   }
 
-  void run(uint32_t step) {
-    nodes.push_back({static_cast<uint32_t>(NodeKind::Step), step, 0, 0});
-  }
+  void run(uint32_t step) { nodes.push_back({static_cast<uint32_t>(NodeKind::Step), step, 0, 0}); }
   // Opens a loop around the next `size` nodes.
   void loop(uint32_t count, uint32_t size) {
     nodes.push_back({static_cast<uint32_t>(NodeKind::Loop), 0, count, size});
@@ -104,10 +105,10 @@ class ProgramBuilder {
     append(out, extents);
     append(out, constants);
     out.resize((out.size() + 7) / 8 * 8);
-    const ProgramHeader header{kProgramMagic,      kProgramVersion,     0,
-                               size32(out),        size32(symbols),     size32(operands),
-                               size32(steps),      size32(nodes),       size32(bases),
-                               size32(extents),    size32(constants)};
+    const ProgramHeader header{kProgramMagic,   kProgramVersion,  0,
+                               size32(out),     size32(symbols),  size32(operands),
+                               size32(steps),   size32(nodes),    size32(bases),
+                               size32(extents), size32(constants)};
     std::memcpy(out.data(), &header, sizeof(header));
     return out;
   }
@@ -119,8 +120,10 @@ class ProgramBuilder {
   }
   template <typename Record>
   static void append(std::vector<std::byte>& out, const std::vector<Record>& table) {
-    const auto* start = reinterpret_cast<const std::byte*>(table.data());
-    out.insert(out.end(), start, start + table.size() * sizeof(Record));
+    if (table.empty()) return;
+    const size_t place = out.size();
+    out.resize(place + table.size() * sizeof(Record));
+    std::memcpy(out.data() + place, table.data(), table.size() * sizeof(Record));
   }
 };
 

@@ -42,8 +42,9 @@ class Gate {
   bool is_open_ = false;
 };
 
-Job job(EngineId engine, QueueId queue, Nanoseconds duration, std::function<void()> run = [] {},
-        bool is_small = false) {
+Job job(
+    EngineId engine, QueueId queue, Nanoseconds duration, std::function<void()> run = [] {},
+    bool is_small = false) {
   Job made;
   made.engine = engine;
   made.queue = queue;
@@ -295,8 +296,8 @@ TEST(descriptors_and_bindings_that_leave_their_memory_are_refused) {
   const Address x = card->allocate(256, 0);
   std::vector<int32_t> data(64);
   const auto refuse = [&](const std::shared_ptr<DmaDescriptor>& how, const char* reason) {
-    const std::string text = MESSAGE_OF(std::invalid_argument,
-                                        card->copy_to_card(0, x, how, data.data(), nullptr));
+    const std::string text =
+        MESSAGE_OF(std::invalid_argument, card->copy_to_card(0, x, how, data.data(), nullptr));
     CHECK(says(text, reason));
   };
   refuse(integers(65), "leaves the block");

@@ -81,8 +81,8 @@ class Interpreter {
   void run_lane(const StepRecord& step, int core, int slot, const std::vector<int64_t>& extent,
                 const std::vector<int64_t>& index, int lanes, int lane) {
     std::array<uint32_t, 4> in{};
-    const bool is_last = (step.tail_cores >> core & 1) != 0 &&
-                         index[step.stick_dim] == extent[step.stick_dim] - 1;
+    const bool is_last =
+        (step.tail_cores >> core & 1) != 0 && index[step.stick_dim] == extent[step.stick_dim] - 1;
     std::byte* target = nullptr;
     const OperandRecord* output = nullptr;
     for (int i = 0; i <= step.inputs; ++i) {
@@ -267,10 +267,10 @@ TEST(bias_add_broadcasts_a_stick_over_rows) {
   const uint32_t x = builder.address(kTiles * kRows * 128);
   const uint32_t bias = builder.address(kTiles * 128);
   const uint32_t y = builder.address(kTiles * kRows * 128, true);
-  builder.run(builder.step(Opcode::add, 1, {kTiles, kRows},
-                           {builder.device(x, format, {kRows * 128, 128}),
-                            builder.device(bias, format, {128, 0})},
-                           builder.device(y, format, {kRows * 128, 128})));
+  builder.run(builder.step(
+      Opcode::add, 1, {kTiles, kRows},
+      {builder.device(x, format, {kRows * 128, 128}), builder.device(bias, format, {128, 0})},
+      builder.device(y, format, {kRows * 128, 128})));
   const Setup setup = bind(builder, 1);
   CHECK(execute(setup, 1) == interpret(setup));
 }
@@ -287,8 +287,8 @@ TEST(a_core_carries_its_scratchpad_through_a_loop) {
   OperandRecord from = builder.device(x, format, {128}, bases);
   OperandRecord to = builder.device(y, format, {128}, bases);
   from.loop_stride[0] = to.loop_stride[0] = kSlice;
-  const auto lx = builder.operand(Space::Lx, 0, DataFormat::IEEE_FP32, Lanes::Vector, {1024},
-                                  {256});
+  const auto lx =
+      builder.operand(Space::Lx, 0, DataFormat::IEEE_FP32, Lanes::Vector, {1024}, {256});
   OperandRecord wide = lx;
   wide.tile_stride = 128;
   const uint32_t all = 0xFFFFFFFF;
@@ -357,12 +357,12 @@ TEST(a_barrier_lets_a_core_read_what_another_wrote) {
   const uint32_t x = builder.address(kCores * kSticks * 128);
   const uint32_t y = builder.address(kCores * kSticks * 128, true);
   const uint32_t z = builder.address(kCores * kSticks * 128, true);
-  const uint32_t first = builder.step(Opcode::neg, 0xFFFFFFFF, {kSticks},
-                                      {builder.device(x, format, {128}, forward)},
-                                      builder.device(y, format, {128}, forward));
-  const uint32_t second = builder.step(Opcode::abs, 0xFFFFFFFF, {kSticks},
-                                       {builder.device(y, format, {128}, backward)},
-                                       builder.device(z, format, {128}, forward));
+  const uint32_t first =
+      builder.step(Opcode::neg, 0xFFFFFFFF, {kSticks}, {builder.device(x, format, {128}, forward)},
+                   builder.device(y, format, {128}, forward));
+  const uint32_t second =
+      builder.step(Opcode::abs, 0xFFFFFFFF, {kSticks}, {builder.device(y, format, {128}, backward)},
+                   builder.device(z, format, {128}, forward));
   builder.steps[second].flags = kBarrierBefore;
   builder.loop(2, 2);
   builder.run(first);
@@ -382,11 +382,10 @@ TEST(restickify_transposes_a_large_matrix) {
   // Dimensions: row tile, row lane, column tile, column lane.
   const std::vector<int64_t> rows = {64 * 128, 128, kSide * 128, 2};
   const std::vector<int64_t> columns = {kSide * 128, 2, 64 * 128, 128};
-  builder.run(builder.step(
-      Opcode::identity, 1, {4, 64, 4, 64},
-      {builder.operand(Space::Device, x, format, Lanes::Element, {0}, rows)},
-      builder.operand(Space::Device, y, format, Lanes::Element, {0}, columns),
-      StepKind::Restickify));
+  builder.run(builder.step(Opcode::identity, 1, {4, 64, 4, 64},
+                           {builder.operand(Space::Device, x, format, Lanes::Element, {0}, rows)},
+                           builder.operand(Space::Device, y, format, Lanes::Element, {0}, columns),
+                           StepKind::Restickify));
   const Setup setup = bind(builder, 5);
   const Bytes expected = interpret(setup);
   CHECK(execute(setup, 1) == expected);

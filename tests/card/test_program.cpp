@@ -162,9 +162,8 @@ TEST(scratchpads_end_before_the_reserved_part) {
   const auto at = [](int64_t base) {
     ProgramBuilder builder;
     const uint32_t x = builder.address(128);
-    builder.run(builder.step(
-        Opcode::neg, 1, {}, {builder.device(x, kHalf, {})},
-        builder.operand(Space::Lx, 0, kHalf, Lanes::Vector, {base}, {})));
+    builder.run(builder.step(Opcode::neg, 1, {}, {builder.device(x, kHalf, {})},
+                             builder.operand(Space::Lx, 0, kHalf, Lanes::Vector, {base}, {})));
     return reason(builder);
   };
   CHECK_EQ(at(kLxBytes - kLxReserved - 128), std::string("accepted"));
@@ -239,10 +238,9 @@ TEST(a_standalone_broadcast_has_its_own_law) {
   const uint32_t x = builder.address(kRows * 128);
   const uint32_t bias = builder.address(128);
   const uint32_t y = builder.address(kRows * 128, true);
-  const uint32_t step =
-      builder.step(Opcode::add, 1, {kRows},
-                   {builder.device(x, kHalf, {128}), builder.device(bias, kHalf, {0})},
-                   builder.device(y, kHalf, {128}));
+  const uint32_t step = builder.step(
+      Opcode::add, 1, {kRows}, {builder.device(x, kHalf, {128}), builder.device(bias, kHalf, {0})},
+      builder.device(y, kHalf, {128}));
   builder.run(step);
   cost::Step expected;
   expected.traffic = cost::Traffic::BroadcastPointwise;
@@ -265,7 +263,6 @@ TEST(loops_multiply_time_and_bytes) {
   ProgramBuilder once = valid();
   ProgramBuilder looped = valid();
   looped.nodes = {{1, 0, 3, 2}, {1, 0, 2, 1}, {0, 0, 0, 0}};
-  CHECK_EQ(load_program(looped.bytes())->nanoseconds,
-           6 * load_program(once.bytes())->nanoseconds);
+  CHECK_EQ(load_program(looped.bytes())->nanoseconds, 6 * load_program(once.bytes())->nanoseconds);
   CHECK_EQ(load_program(looped.bytes())->bytes_read, 6 * 1024);
 }

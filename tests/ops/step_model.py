@@ -171,20 +171,27 @@ def _elementwise(function: Callable[[float], float]) -> Callable[[np.ndarray], n
     return np.vectorize(function, otypes=[np.float64])
 
 
-def _div_floor(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.floor_divide(a, b)
+def _to_int(a: np.ndarray) -> np.ndarray:
+    """Saturates; NaN gives 0."""
+    whole = np.trunc(np.where(np.isnan(a), 0, a).astype(np.float64))
+    return np.clip(whole, -(2.0**31), 2.0**31 - 1).astype(np.int32)
 
 
-def _fmod_int(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.fmod(a, b)
+def _div_trunc(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Division by zero gives 0, as for the other integer divisions."""
+    return np.trunc(a / np.where(b == 0, 1, b)).astype(np.int64) * (b != 0)
 
 
 def _pow_int(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
-    def one(b: int, e: int) -> int:
-        value = pow(int(b), int(e), 1 << 32)
-        return value - (1 << 32) if value >= 1 << 31 else value
+    """Modulo 2^32; a negative exponent truncates the fraction."""
 
-    return np.vectorize(one, otypes=[np.int64])(base, exponent)
+    def one(b: int, e: int) -> int:
+        if e < 0:
+            return b ** (e % 2) if abs(b) == 1 else 0
+        return (pow(b, e, 1 << 32) + (1 << 31)) % (1 << 32) - (1 << 31)
+
+    rows = zip(*(o.ravel().tolist() for o in np.broadcast_arrays(base, exponent)), strict=True)
+    return np.array([one(b, e) for b, e in rows], np.int64).reshape(np.shape(base + exponent))
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -200,7 +207,8 @@ def _gelu_tanh(x: np.ndarray) -> np.ndarray:
 
 
 def _softplus(x: np.ndarray, beta: np.ndarray, threshold: np.ndarray) -> np.ndarray:
-    return np.where(x * beta > threshold, x, np.logaddexp(0, x * beta) / beta)
+    scaled = (x * beta).astype(np.float32)  # this product is rounded
+    return np.where(scaled > threshold, x, np.logaddexp(0, scaled.astype(np.float64)) / beta)
 
 
 def _lerp(a: np.ndarray, b: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -208,7 +216,8 @@ def _lerp(a: np.ndarray, b: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def _elu(x: np.ndarray, alpha: np.ndarray, scale: np.ndarray, inner: np.ndarray) -> np.ndarray:
-    return np.where(x > 0, x * scale, np.expm1(x * inner) * alpha * scale)
+    scaled = (x * inner).astype(np.float32).astype(np.float64)
+    return np.where(x > 0, x * scale, np.expm1(scaled) * (alpha * scale).astype(np.float32))
 
 
 def _shift_left(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -222,7 +231,7 @@ def _shift_right(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 OPERATIONS: dict[str, Operation] = {
     "identity": _exact(lambda a: a),
     "identity_int": _exact(lambda a: a),
-    "float_to_int": _exact(lambda a: np.trunc(a).astype(np.int64).astype(np.int32)),
+    "float_to_int": _exact(_to_int),
     "int_to_float": _exact(lambda a: a.astype(np.float32)),
     "float_to_bool": _truth(lambda a: a != 0),
     "int_to_bool": _truth(lambda a: a != 0),
@@ -265,7 +274,7 @@ OPERATIONS: dict[str, Operation] = {
     "pow": _float64(np.power),
     "fmod": _exact(np.fmod),
     "remainder": _exact(np.remainder),
-    "div_floor": _exact(_div_floor),
+    "div_floor": _exact(np.floor_divide),
     "div_trunc": _exact(lambda a, b: np.trunc(a / b)),
     "eq": _truth(np.equal),
     "ne": _truth(np.not_equal),
@@ -300,10 +309,10 @@ OPERATIONS: dict[str, Operation] = {
     "maximum_int": _wrapped(np.maximum),
     "minimum_int": _wrapped(np.minimum),
     "pow_int": _wrapped(_pow_int),
-    "fmod_int": _wrapped(_fmod_int),
+    "fmod_int": _wrapped(np.fmod),
     "remainder_int": _wrapped(np.remainder),
     "div_floor_int": _wrapped(np.floor_divide),
-    "div_trunc_int": _wrapped(lambda a, b: np.trunc(a / b).astype(np.int64)),
+    "div_trunc_int": _wrapped(_div_trunc),
     "eq_int": _truth(np.equal),
     "ne_int": _truth(np.not_equal),
     "lt_int": _truth(np.less),

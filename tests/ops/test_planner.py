@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import step_model
 import torch
-from cases import ANY, CASES, Case, distance, reference
 from model_card import Call, Tensor, put
+from op_cases import ANY, CASES, Case, distance, reference
 
 from torch_spyre.backend.program import Step, StepFlags, StepKind, decode
 from torch_spyre.ops import eager, registry
@@ -394,3 +394,37 @@ def test_values_that_shape_a_program_are_named() -> None:
     assert registry.value_keys("aten::pow.Tensor_Scalar") == (1,)
     assert registry.value_keys("aten::pow.Tensor_Tensor") == ()
     assert registry.value_keys("aten::add.Tensor") == ()
+
+
+def test_a_long_misaligned_copy_is_shared_by_the_cores() -> None:
+    base = torch.arange(40_001, dtype=torch.int32)
+    target = put(torch.zeros(40_000, dtype=torch.int32))
+    call = Call(target, put(base[1:]))
+    plan = call.plan("spyre::copy")
+    assert plan.program is not None
+    assert max(s.cores.bit_count() for s in decode(plan.program).body if isinstance(s, Step)) == 32
+    assert np.array_equal(call.run("spyre::copy").values(), base[1:].numpy())
+
+
+def test_sticks_of_one_iteration_count_towards_the_span() -> None:
+    """A float32 operand of a float16 step takes two sticks per iteration, a whole tile apart."""
+    rows = 1 << 20
+    metas = []
+    for index, (dtype, lanes) in enumerate(((torch.float16, 64), (torch.float32, 32))):
+        meta = Call(put(torch.zeros(1, dtype=dtype))).metas[0]
+        metas.append(
+            replace(
+                meta,
+                size=(rows, 128),
+                stride=(128, 1),
+                device_size=(128 // lanes, rows, lanes),
+                stride_map=(lanes, 128, 1),
+                storage_numel=rows * 128,
+                index=index,
+                alias=index,
+            )
+        )
+    plan = eager.plan_for_cpp("aten::mul_.Tensor", tuple(metas))
+    assert plan.program is not None
+    card = sys.modules["torch_spyre._C"]._card.Card(memory_bytes=1 << 24, threads=1)
+    card.load(plan.program)  # refuses a core that spans too much

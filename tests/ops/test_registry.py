@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from cases import CASES
+from op_cases import CASES
 
 from torch_spyre.backend import opcodes
 from torch_spyre.ops import registry
@@ -52,7 +52,13 @@ def test_every_entry_covers_functional_in_place_and_out() -> None:
         *("exp", "exp_", "exp.out", "where.self", "where.self_out", "fill_.Scalar", "fill_.Tensor"),
         *("zero_", "clamp", "clamp.Tensor", "clamp_", "pow.Scalar", "pow_.Tensor", "div.out_mode"),
         *("lt_.Scalar", "__lshift__.Scalar", "__irshift__.Tensor", "lerp_.Scalar", "gelu_"),
-        *("uniform_", "random_.from", "bernoulli_.float", "arange.start_out", "masked_fill_.Scalar"),
+        *(
+            "uniform_",
+            "random_.from",
+            "bernoulli_.float",
+            "arange.start_out",
+            "masked_fill_.Scalar",
+        ),
     ):
         assert f"aten::{wanted}" in names
 

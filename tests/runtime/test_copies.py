@@ -29,7 +29,7 @@ SHAPES += [(2, 3, 1, 5, 2, 33), (1, 4, 128)]
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    return a.contiguous().view(torch.uint8).equal(b.contiguous().view(torch.uint8))
+    return a.reshape(-1).view(torch.uint8).equal(b.reshape(-1).view(torch.uint8))
 
 
 def random_bits(shape, dtype) -> torch.Tensor:
@@ -95,10 +95,9 @@ def test_all_65536_patterns_reach_the_card_as_the_reference_says(dtype):
 def test_all_65536_patterns_of_the_card_reach_the_host_as_the_reference_says():
     values = np.array([sen169.decode(bits) for bits in range(65536)], dtype=np.float32)
     card = torch.from_numpy(values).to("spyre").to(torch.float16)  # exact: each is on the grid
-    assert same_bits(
-        torch.nan_to_num(card.to(torch.float32).cpu(), nan=0.0),
-        torch.nan_to_num(torch.from_numpy(values), nan=0.0, neginf=float("-inf")),
-    )
+    held = card.to(torch.float32).cpu().numpy()
+    np.testing.assert_array_equal(held, values)
+    assert np.array_equal(np.signbit(held), np.signbit(values))
     with np.errstate(over="ignore"):
         expected = values.astype(np.float16)
     np.testing.assert_array_equal(card.cpu().numpy(), expected)
@@ -212,7 +211,7 @@ def test_copy_into_any_view_writes_exactly_its_elements(case, from_card):
     assert torch.equal(target.cpu(), host)
 
 
-@pytest.mark.parametrize("names", itertools.product(["plain", "t", "slice", "step"], repeat=2))
+@pytest.mark.parametrize("names", list(itertools.product(["plain", "t", "slice", "step"], repeat=2)))
 def test_copies_between_differently_strided_views_on_the_card(names):
     views = {
         "plain": lambda t: t[:60, :60],
@@ -230,7 +229,7 @@ def test_copies_between_differently_strided_views_on_the_card(names):
 DTYPES = [*EXACT[:6], torch.float16, torch.bfloat16, torch.int64]
 
 
-@pytest.mark.parametrize(("source", "target"), itertools.product(DTYPES, DTYPES), ids=str)
+@pytest.mark.parametrize(("source", "target"), list(itertools.product(DTYPES, DTYPES)), ids=str)
 def test_to_dtype_on_the_card_gives_what_the_cpu_gives(source, target):
     host = torch.tensor([[0, 1, 2, 3, 100], [5, 17, 64, 99, 127]]).to(source)
     card = host.to("spyre").to(target)

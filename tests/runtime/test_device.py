@@ -146,7 +146,7 @@ def test_a_dtype_that_the_card_lacks_is_a_type_error_that_names_it(dtype):
         lambda: torch.ones(2, dtype=torch.float32).to(dtype).to("spyre"),
         lambda: torch.spyre.get_device_dtype(dtype),
     ):
-        with pytest.raises(TypeError, match="(?i)double|complex|uint"):
+        with pytest.raises(TypeError, match=str(dtype)):
             make()
 
 

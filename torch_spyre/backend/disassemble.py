@@ -9,11 +9,11 @@ step identity  cores 0-3  extents 16  stick dim 0
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 from torch_spyre.backend.program import (
     NO_STICK_DIM,
-    Lanes,
     Loop,
     Operand,
     Program,
@@ -25,31 +25,16 @@ from torch_spyre.backend.program import (
     SymbolKind,
 )
 
-FORMAT_NAMES = (
-    "SEN169_FP16",
-    "IEEE_FP32",
-    "INVALID",
-    "SEN143_FP8",
-    "SEN152_FP8",
-    "SEN153_FP9",
-    "SENINT2",
-    "SENINT4",
-    "SENINT8",
-    "SENINT16",
-    "SENINT24",
-    "IEEE_INT64",
-    "IEEE_INT32",
-    "SENUINT32",
-    "SENUINT2",
-    "IEEE_FP16",
-    "BOOL",
-    "BFLOAT16",
-    "SEN18F_FP24",
-)
+
+@functools.cache
+def _format_names() -> dict[int, str]:
+    from torch_spyre._C import DataFormats
+
+    return {int(value): name for name, value in DataFormats.__members__.items()}
 
 
 def _format(value: int) -> str:
-    return FORMAT_NAMES[value] if value < len(FORMAT_NAMES) else f"format {value}"
+    return _format_names().get(value, f"format {value}")
 
 
 def _core_ranges(mask: int) -> str:
@@ -130,6 +115,3 @@ def disassemble(program: Program) -> str:
     lines = [_symbol(index, symbol) for index, symbol in enumerate(program.symbols)]
     lines += _body(program.body, program.constants)
     return "\n".join(lines) + "\n"
-
-
-__all__ = ["FORMAT_NAMES", "Lanes", "disassemble"]

@@ -39,7 +39,7 @@ def _listed() -> dict[str, tuple[int, str]]:
     except ImportError:
         header = Path(__file__).parent.parent / "csrc" / "card" / "opcodes.h"
         return parse_header(header.read_text())
-    listed: dict[str, tuple[int, str]] = _card.opcodes()
+    listed: dict[str, tuple[int, str]] = _card.opcodes
     return listed
 
 

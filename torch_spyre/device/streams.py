@@ -60,22 +60,31 @@ class Stream(torch.Stream):
         return f"torch.spyre.Stream(device={self.device()}, id={self.id}, priority={self.priority})"
 
 
-class Event(torch.Event):
+class _EventType(type):
+    """PyTorch takes nothing but its own class for an event, so ours makes instances of that."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch.Event) and instance.device.type == DEVICE_NAME
+
+    def __call__(
+        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> torch.Event:
+        if interprocess:
+            raise NotImplementedError("spyre events can't be shared between processes")
+        return torch.Event(
+            device=torch.device(DEVICE_NAME), enable_timing=enable_timing, blocking=blocking
+        )
+
+
+class Event(metaclass=_EventType):
     """A point in a stream's work, to wait for or, with ``enable_timing``, to time.
+
+    ``Event(enable_timing=False, blocking=False)`` gives a `torch.Event` of this device.
 
     >>> start, end = (torch.spyre.Event(enable_timing=True) for _ in range(2))
     >>> start.record(); y = x + x; end.record(); end.synchronize()
     >>> milliseconds = start.elapsed_time(end)  # modelled time of the card
     """
-
-    def __new__(
-        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
-    ) -> Self:
-        if interprocess:
-            raise NotImplementedError("spyre events can't be shared between processes")
-        return super().__new__(
-            cls, device=torch.device(DEVICE_NAME), enable_timing=enable_timing, blocking=blocking
-        )
 
 
 def _wrap(stream: torch.Stream) -> Stream:

@@ -20,6 +20,7 @@ from torch_spyre.ops.views import (
     constant,
     float_constant,
     int_constant,
+    order_with_stick,
     view_of,
 )
 
@@ -170,20 +171,13 @@ class Computation:
         if isinstance(value, View):
             # Repeated elements are converted once.
             once = value.without_repeats()
-            into = self._temp_like(once, dtype)
+            order = order_with_stick(len(once.size), once.stick_dim)
+            into = self.emitter.temp(once.size, dtype, order)
             self.convert(once, into, source)
             return into.broadcast(value.size)
         into = self.emitter.temp((), dtype)
         self.convert(value, into, source)
         return into
-
-    def _temp_like(self, view: View, dtype: torch.dtype) -> View:
-        rank = len(view.size)
-        stick_dim = view.stick_dim
-        order = tuple(range(rank))
-        if stick_dim is not None:
-            order = (*(dim for dim in order if dim != stick_dim), stick_dim)
-        return self.emitter.temp(view.size, dtype, order)
 
     # ---- Operands ------------------------------------------------------------------------------
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from torch_spyre import ir
-from torch_spyre.backend.program import CORES, STICK_BYTES
+from torch_spyre.backend.program import CORES
 from torch_spyre.ops.plan import Sizes
 
 # Below this a core costs more to start than it saves.
@@ -32,11 +32,9 @@ class Slices:
         return bases[:1] if len(set(bases)) == 1 else bases
 
     def reach(self, strides: Sizes) -> int:
-        """The furthest that any core gets from the common offset."""
-        return max(
-            sum((s + n - 1) * step for s, n, step in zip(start, extent, strides, strict=True))
-            for start, extent in zip(self.starts, self.extents, strict=True)
-        )
+        """The furthest that any core gets from the common offset: the last one does."""
+        ends = zip(self.starts[-1], self.extents[-1], strides, strict=True)
+        return sum((start + extent - 1) * step for start, extent, step in ends)
 
     def reaching(self, dim: int | None, extents: Sizes) -> int:
         """A mask of the cores whose part is the last one along a dimension."""
@@ -49,34 +47,36 @@ class Slices:
         return mask
 
 
+@functools.lru_cache(maxsize=1024)
 def divide(
     extents: Sizes,
-    byte_strides: Sequence[Sizes],
-    *,
+    operands: tuple[ir.Span, ...],
     sticks: int,
-    splittable: Sequence[bool] | None = None,
-) -> Iterator[Slices]:
+    splittable: tuple[bool, ...] | None = None,
+) -> tuple[Slices, ...]:
     """Divide a step among the cores; more than one part where a core's span would not suffice.
 
-    `byte_strides` has an entry per operand in device memory. Dimensions that are not `splittable`
-    stay whole: two cores must not write the same stick.
+    `operands` are those in device memory. Dimensions that are not `splittable` stay whole: two
+    cores must not write the same stick.
     """
     dims = [d for d in range(len(extents)) if splittable is None or splittable[d]]
+    whole = [d for d in range(len(extents)) if d not in dims]
     spans = []
-    for strides in byte_strides:
-        whole = [d for d in range(len(extents)) if d not in dims]
+    for strides, size in operands:
         inner = sum(abs(strides[d]) * (extents[d] - 1) for d in whole)
-        spans.append(ir.Span(tuple(strides[d] for d in dims), inner + STICK_BYTES))
+        spans.append(ir.Span(tuple(strides[d] for d in dims), inner + size))
     cores = min(CORES, max(1, sticks // STICKS_PER_CORE))
-    for chunk in ir.chunks([extents[d] for d in dims], cores, spans):
-        if prod(chunk.slices) == 1 and len(dims) == len(extents):
-            yield Slices((chunk.starts,), (chunk.extents,))
-            continue
-        starts, sizes = [], []
-        for part_start, part_size in ir.core_slices(chunk.extents, chunk.slices):
-            start, size = [0] * len(extents), list(extents)
-            for d, at, offset, n in zip(dims, chunk.starts, part_start, part_size, strict=True):
-                start[d], size[d] = at + offset, n
-            starts.append(tuple(start))
-            sizes.append(tuple(size))
-        yield Slices(tuple(starts), tuple(sizes))
+    chunks = ir.chunks([extents[d] for d in dims], cores, spans)
+    return tuple(_slices(extents, dims, chunk) for chunk in chunks)
+
+
+def _slices(extents: Sizes, dims: Sequence[int], chunk: ir.Chunk) -> Slices:
+    """The parts of a chunk that was divided along `dims` only."""
+    starts, sizes = [], []
+    for part_start, part_size in ir.core_slices(chunk.extents, chunk.slices):
+        start, size = [0] * len(extents), list(extents)
+        for d, at, offset, n in zip(dims, chunk.starts, part_start, part_size, strict=True):
+            start[d], size[d] = at + offset, n
+        starts.append(tuple(start))
+        sizes.append(tuple(size))
+    return Slices(tuple(starts), tuple(sizes))

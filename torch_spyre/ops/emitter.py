@@ -163,7 +163,7 @@ class Emitter:
             aligned = ir.align(into.size, [*accesses, into.access()], outputs=(len(views),))
             if isinstance(aligned, ir.Aligned):
                 break
-            if opcode in _COPIES:
+            if opcode in _COPIES and views:
                 self.copy(views[0], into)
                 return
             if aligned.access == len(views):
@@ -231,13 +231,13 @@ class Emitter:
         if kind is StepKind.RESTICKIFY:
             steps = into_walk.strides or (0,)
             nbytes = into.format.nbytes
-            splittable = [step * nbytes % STICK_BYTES == 0 for step in steps]
+            splittable = tuple(step * nbytes % STICK_BYTES == 0 for step in steps)
             sticks = prod(extents) * nbytes // STICK_BYTES
         else:
             splittable = None
             sticks = prod(extents) * max(w.tiles for _, w in views)
-        byte_strides = [tuple(s * v.format.nbytes for s in w.strides or (0,)) for v, w in views]
-        for slices in divide(extents, byte_strides, sticks=sticks, splittable=splittable):
+        spans = tuple(_span(view, walk) for view, walk in views)
+        for slices in divide(extents, spans, sticks, splittable):
             has_tail = any(w.tail_tiles for _, w in views)
             operands = [
                 self._operand(value, walk, slices, stick_dim)
@@ -343,33 +343,36 @@ def _from_aligned(walk: ir.Walk) -> _Walk:
     )
 
 
+def _span(view: View, walk: _Walk) -> ir.Span:
+    """How far a step reaches into a view: per dimension, and within one iteration."""
+    nbytes = view.format.nbytes
+    strides = tuple(step * nbytes for step in walk.strides or (0,))
+    return ir.Span(strides, (walk.tiles - 1) * walk.tile_stride * nbytes + STICK_BYTES)
+
+
 def _in_sticks(nests: Sequence[ir.Nest], lanes: int) -> Iterator[ir.Nest]:
     """Cut long contiguous runs of the first access at its sticks, so that cores can share them."""
     for nest in nests:
         run = nest.extents[-1] if nest.extents else 1
-        if not nest.extents or nest.strides[0][-1] != 1 or run < 2 * STICKS_PER_CORE * lanes:
+        is_long = run >= 2 * STICKS_PER_CORE * lanes and nest.strides[0][-1] == 1
+        if not is_long or len(nest.extents) == STEP_RANK:
             yield nest
             continue
         head = -nest.offsets[0] % lanes
-        body = (run - head) // lanes
-        if len(nest.extents) < STEP_RANK:
-            yield from _cut_run(nest, ((0, head, 1), (head, lanes, body)))
-            yield from _cut_run(nest, ((head + body * lanes, run - head - body * lanes, 1),))
-        else:
-            yield nest
+        sticks, tail = divmod(run - head, lanes)
+        yield from _part_of_run(nest, 0, 1, head)
+        yield from _part_of_run(nest, head, sticks, lanes)
+        yield from _part_of_run(nest, run - tail, 1, tail)
 
 
-def _cut_run(nest: ir.Nest, parts: Sequence[tuple[int, int, int]]) -> Iterator[ir.Nest]:
-    """Parts (start, length, repeats) of the innermost loop as nests of their own."""
-    for start, length, repeats in parts:
-        if length and repeats:
-            yield ir.Nest(
-                (*nest.extents[:-1], repeats, length),
-                tuple(
-                    (*strides[:-1], strides[-1] * length, strides[-1]) for strides in nest.strides
-                ),
-                tuple(
-                    offset + start * strides[-1]
-                    for offset, strides in zip(nest.offsets, nest.strides, strict=True)
-                ),
-            )
+def _part_of_run(nest: ir.Nest, start: int, count: int, length: int) -> Iterator[ir.Nest]:
+    """`count` pieces of `length` iterations of the innermost loop, from `start` on."""
+    if length:
+        yield ir.Nest(
+            (*nest.extents[:-1], count, length),
+            tuple((*strides[:-1], strides[-1] * length, strides[-1]) for strides in nest.strides),
+            tuple(
+                offset + start * strides[-1]
+                for offset, strides in zip(nest.offsets, nest.strides, strict=True)
+            ),
+        )

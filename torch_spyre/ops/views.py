@@ -6,7 +6,6 @@ import functools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import TypeAlias
 
 import torch
@@ -60,20 +59,6 @@ class View:
             if self.size[dim] > 1 and self.stride[dim] == lane_step:
                 return dim
         return None
-
-    @property
-    def is_whole_storage_in_order(self) -> bool:
-        """Does index i of the flattened view name element i of the storage, for all of them?"""
-        return (
-            self.offset == 0
-            and prod(self.size) == self.storage.numel
-            and all(
-                n == 1 or step == dense
-                for n, step, dense in zip(
-                    self.size, self.stride, contiguous_strides(self.size), strict=True
-                )
-            )
-        )
 
 
 @dataclass(frozen=True)

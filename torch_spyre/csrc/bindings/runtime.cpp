@@ -136,7 +136,7 @@ void bind_card_state(py::module_& m) {
       py::arg("device"), py::arg("kind"), py::arg("address") = 0, py::arg("core") = 0,
       py::arg("after") = 0);
   m.def("reset", [](int64_t index) { driver(to_index(index)).reset(); }, Unlocked());
-  m.def("card_address", [](const at::Tensor& tensor) { return view_of(on_card(tensor)).address; });
+  m.def("card_address", [](const at::Tensor& tensor) { return view_of(on_card(tensor), Frame::Stick).address; });
 }
 
 void bind_layout_access(py::module_& m) {

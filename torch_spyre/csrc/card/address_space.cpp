@@ -14,8 +14,8 @@ namespace spyre {
 
 AddressSpace::AddressSpace(int64_t granules)
     : reserved_bytes_((granules + 1) * kGranuleBytes), is_committed_(granules, false) {
-  void* mapped = mmap(nullptr, reserved_bytes_, PROT_NONE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* mapped =
+      mmap(nullptr, reserved_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) {
     throw OutOfMemory("the host refuses to reserve " + format_bytes(reserved_bytes_) +
                           " of address space for the card's memory (" + std::strerror(errno) +

@@ -64,8 +64,7 @@ void check_nest(size_t index, const DmaNest& nest, const DmaDescriptor& descript
     fail(index, std::to_string(rank) + " loops, at most " + std::to_string(kernels::kMaxRank) +
                     " are possible");
   }
-  if (nest.device_stride.size() != rank ||
-      (nest.host_stride.size() != rank && !nest.is_padding)) {
+  if (nest.device_stride.size() != rank || (nest.host_stride.size() != rank && !nest.is_padding)) {
     fail(index, "ranges and strides differ in number");
   }
   if (std::any_of(nest.range.begin(), nest.range.end(), [](int64_t n) { return n < 0; })) {
@@ -119,8 +118,7 @@ int64_t run_nest(std::span<const int64_t> range, const Side& from_side, const Si
   std::atomic<int64_t> misfits{0};
   pool.run(parts, [&](int i) {
     const kernels::NestSlice slice = kernels::slice(nest, parts, i);
-    misfits += kernels::run_copy(slice.nest, codec, from + slice.from_offset,
-                                 to + slice.to_offset);
+    misfits += kernels::run_copy(slice.nest, codec, from + slice.from_offset, to + slice.to_offset);
   });
   return misfits;
 }
@@ -175,8 +173,7 @@ int64_t run_to_card(const DmaDescriptor& descriptor, const std::byte* from, std:
   int64_t misfits = 0;
   for (const DmaNest& nest : descriptor.nests) {
     if (is_empty(nest)) continue;
-    const Side device =
-        make_side(nest.device_stride, nest.device_offset, nest.range, device_bytes);
+    const Side device = make_side(nest.device_stride, nest.device_offset, nest.range, device_bytes);
     if (nest.is_padding) {
       const Codec zeros{device_bytes, device_bytes, nullptr};
       run_nest(nest.range, Side{}, device, zeros, kZeros.data(), to, pool);
@@ -195,8 +192,7 @@ void run_to_host(const DmaDescriptor& descriptor, const std::byte* from, std::by
   const Codec codec = kernels::codec_to_host(descriptor.host_format, descriptor.device_format);
   for (const DmaNest& nest : descriptor.nests) {
     if (is_empty(nest) || nest.is_padding) continue;
-    const Side device =
-        make_side(nest.device_stride, nest.device_offset, nest.range, device_bytes);
+    const Side device = make_side(nest.device_stride, nest.device_offset, nest.range, device_bytes);
     const Side host = make_side(nest.host_stride, nest.host_offset, nest.range, host_bytes);
     run_nest(nest.range, device, host, codec, from, to, pool);
   }

@@ -111,8 +111,8 @@ struct MemoryStats {
 };
 
 struct Counters {
-  int64_t bytes_to_card = 0, bytes_to_host = 0;     // over PCIe
-  int64_t bytes_read = 0, bytes_written = 0;        // LPDDR5, by kernels
+  int64_t bytes_to_card = 0, bytes_to_host = 0;  // over PCIe
+  int64_t bytes_read = 0, bytes_written = 0;     // LPDDR5, by kernels
   int64_t launches = 0, transfers = 0;
   Nanoseconds pt_busy = 0, sfp_busy = 0, memory_busy = 0, lx_busy = 0;
   Nanoseconds to_card_busy = 0, to_host_busy = 0, compute_busy = 0;
@@ -154,20 +154,19 @@ class Driver {
   // Work. All of these enqueue and return; none waits.
   virtual Ticket copy_to_card(QueueId queue, Address to, std::shared_ptr<const DmaDescriptor> how,
                               const void* from, Keepalive alive) = 0;
-  virtual Ticket copy_to_host(QueueId queue, Address from,
-                              std::shared_ptr<const DmaDescriptor> how, void* to,
-                              Keepalive alive) = 0;
+  virtual Ticket copy_to_host(QueueId queue, Address from, std::shared_ptr<const DmaDescriptor> how,
+                              void* to, Keepalive alive) = 0;
   virtual ProgramId load(std::span<const std::byte> program) = 0;  // throws ProgramError
   virtual void unload(ProgramId program) = 0;  // launches already queued still run
   virtual Ticket launch(QueueId queue, ProgramId program, std::span<const Binding> bindings) = 0;
   virtual Ticket host_function(QueueId queue, std::function<void()> function) = 0;
 
   // Order.
-  virtual Ticket record(QueueId queue) = 0;                // all enqueued so far
-  virtual void block(QueueId queue, Ticket until) = 0;     // later work of `queue` waits
+  virtual Ticket record(QueueId queue) = 0;             // all enqueued so far
+  virtual void block(QueueId queue, Ticket until) = 0;  // later work of `queue` waits
   virtual bool is_done(Ticket ticket) const = 0;
   virtual bool is_idle(QueueId queue) const = 0;
-  virtual void wait(Ticket ticket) = 0;                    // throws what went wrong
+  virtual void wait(Ticket ticket) = 0;  // throws what went wrong
   virtual void synchronize(QueueId queue) = 0;
   virtual void synchronize() = 0;
 

@@ -189,8 +189,7 @@ void Scheduler::drop_queued(std::vector<Entry>& dropped) {
   done_.notify_all();
 }
 
-void Scheduler::report(const Entry& entry, std::exception_ptr error,
-                       std::vector<Entry>& dropped) {
+void Scheduler::report(const Entry& entry, std::exception_ptr error, std::vector<Entry>& dropped) {
   try {
     std::rethrow_exception(error);
   } catch (const ConversionOverflow& overflow) {

@@ -172,8 +172,7 @@ std::byte* Executor::scratchpads() {
   return lx_;
 }
 
-void Executor::run(const Program& program, std::span<const Binding> bindings,
-                   std::byte* device) {
+void Executor::run(const Program& program, std::span<const Binding> bindings, std::byte* device) {
   const Machine machine{program, bindings, device, scratchpads()};
   Launch(machine, pool_, steps_).run();
 }

@@ -47,8 +47,7 @@ int64_t cgroup_room(const std::string& directory, const CgroupFiles& files) {
   const auto limit = read_number(directory + "/" + files.limit);
   const auto usage = read_number(directory + "/" + files.usage);
   if (!limit || !usage) return kUnlimited;
-  const int64_t reclaimable =
-      read_field(directory + "/memory.stat", files.reclaimable).value_or(0);
+  const int64_t reclaimable = read_field(directory + "/memory.stat", files.reclaimable).value_or(0);
   return std::max<int64_t>(0, *limit - *usage + reclaimable);
 }
 

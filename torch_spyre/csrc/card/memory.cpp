@@ -32,9 +32,9 @@ void subtract(Stat& stat, int64_t amount) {
 
 template <typename Visit>
 void for_each_stat(MemoryStats& stats, Visit visit) {
-  for (Stat* stat : {&stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes,
-                     &stats.requested_bytes, &stats.allocations, &stats.segments,
-                     &stats.active_blocks}) {
+  for (Stat* stat :
+       {&stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes, &stats.requested_bytes,
+        &stats.allocations, &stats.segments, &stats.active_blocks}) {
     visit(*stat);
   }
 }
@@ -51,8 +51,7 @@ int64_t granule_after(Address address) {
 
 }  // namespace
 
-Memory::Memory(int card, int64_t bytes, WorkTracker& work,
-               std::function<int64_t()> host_available)
+Memory::Memory(int card, int64_t bytes, WorkTracker& work, std::function<int64_t()> host_available)
     : card_(card),
       total_(bytes / kStickBytes * kStickBytes),
       work_(work),
@@ -163,8 +162,7 @@ bool Memory::is_allocated(Address address, int64_t bytes) const {
   if (after == blocks_.begin() || bytes < 0) return false;
   const auto& [start, block] = *std::prev(after);
   const auto offset = static_cast<int64_t>(address - start);
-  return block.state == State::Allocated && offset <= block.bytes &&
-         bytes <= block.bytes - offset;
+  return block.state == State::Allocated && offset <= block.bytes && bytes <= block.bytes - offset;
 }
 
 Memory::Blocks::iterator Memory::find_live(Address address, const char* what) {
@@ -292,8 +290,7 @@ void Memory::make_free(Blocks::iterator block) {
   Block merged;
   merged.bytes = block->second.bytes;
   Address start = begin;
-  if (auto next = std::next(block);
-      next != blocks_.end() && next->second.state == State::Free) {
+  if (auto next = std::next(block); next != blocks_.end() && next->second.state == State::Free) {
     merged.bytes += next->second.bytes;
     free_.erase({next->second.bytes, next->first});
     blocks_.erase(next);
@@ -331,8 +328,7 @@ void Memory::set_idle(int64_t granule, bool idle) {
 
 std::vector<int64_t> Memory::missing_granules(Address address, int64_t bytes) const {
   std::vector<int64_t> missing;
-  for (int64_t granule = granule_of(address); granule < granule_after(address + bytes);
-       ++granule) {
+  for (int64_t granule = granule_of(address); granule < granule_after(address + bytes); ++granule) {
     if (!space_.is_committed(granule)) missing.push_back(granule);
   }
   return missing;
@@ -409,8 +405,8 @@ void Memory::update_reserved() {
 
 void Memory::throw_out_of_memory(int64_t requested) const {
   const int64_t largest = free_.empty() ? 0 : free_.rbegin()->first;
-  throw OutOfMemory("Spyre card " + std::to_string(card_) + " is out of memory: tried to allocate " +
-                        format_bytes(requested) + ", " +
+  throw OutOfMemory("Spyre card " + std::to_string(card_) +
+                        " is out of memory: tried to allocate " + format_bytes(requested) + ", " +
                         format_bytes(total_ - stats_.active_bytes.current) + " of " +
                         format_bytes(total_) + " are free, the largest free block has " +
                         format_bytes(largest),
@@ -423,9 +419,11 @@ void Memory::throw_host_full(int64_t bytes) const {
       "the host is out of memory, not Spyre card " + std::to_string(card_) +
           " (its memory is held in the host's): the allocation needs " + format_bytes(bytes) +
           " more, the host has " + format_bytes(std::max<int64_t>(0, host_available_())) +
-          " available and keeps " + format_bytes(host_memory_reserve()) + " in reserve; on the card " +
-          format_bytes(total_ - stats_.active_bytes.current) + " of " + format_bytes(total_) +
-          " are free, the largest free block has " + format_bytes(largest),
+          " available, of which " + format_bytes(space_.untouched_bytes()) +
+          " are promised to blocks already and " + format_bytes(host_memory_reserve()) +
+          " kept in reserve; on the card " + format_bytes(total_ - stats_.active_bytes.current) +
+          " of " + format_bytes(total_) + " are free, the largest free block has " +
+          format_bytes(largest),
       /*host_is_full=*/true);
 }
 

@@ -28,8 +28,8 @@ class WorkTracker {
   virtual ~WorkTracker() = default;
   virtual Ticket record(QueueId queue) = 0;
   virtual bool is_done(Ticket ticket) const = 0;
-  virtual bool is_drained() const = 0;            // nothing enqueued is left
-  virtual void wait_quietly(Ticket ticket) = 0;   // throws no fault
+  virtual bool is_drained() const = 0;           // nothing enqueued is left
+  virtual void wait_quietly(Ticket ticket) = 0;  // throws no fault
 };
 
 // Unused granules beyond this are given back at once; up to it they are kept, because committing
@@ -63,9 +63,9 @@ class Memory {
     State state = State::Free;
     QueueId home = 0;
     int64_t requested = 0;
-    std::bitset<kQueues> users;       // other queues that used it
-    Ticket home_until;                // Limbo: the work of `home` at the time of the free
-    std::vector<Ticket> users_until;  // Limbo: that of the users
+    std::bitset<kQueues> users;        // other queues that used it
+    Ticket home_until;                 // Limbo: the work of `home` at the time of the free
+    std::vector<Ticket> users_until;   // Limbo: that of the users
     std::list<Address>::iterator age;  // Limbo: its place in `aging_`
   };
   using Blocks = std::map<Address, Block>;
@@ -109,7 +109,7 @@ class Memory {
   std::list<Address> aging_;   // all blocks in limbo, oldest first
   std::vector<bool> is_idle_;  // granules that are committed and hold no block
   int64_t idle_granules_ = 0;
-  int64_t host_budget_ = 0;     // what may be committed before the host is asked again
+  int64_t host_budget_ = 0;  // what may be committed before the host is asked again
   MemoryStats stats_;
 };
 

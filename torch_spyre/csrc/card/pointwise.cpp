@@ -46,15 +46,16 @@ struct Stream {
   int64_t filled = 0;
 };
 
-// A piece of a run: `count` iterations, and where they start in each operand.
+// A piece of a run: `count` iterations, and where they start in each operand. Without initial
+// values: clearing a block of them would take longer than a small step.
 struct Segment {
-  int64_t count = 0;
-  std::array<int64_t, kMaxOperands> offset{};
+  int64_t count;
+  std::array<int64_t, kMaxOperands> offset;
 };
 
 struct Block {
-  int64_t iterations = 0;
-  int segments = 0;
+  int64_t iterations;
+  int segments;
   std::array<Segment, kMaxSegments> segment;
 };
 
@@ -72,15 +73,19 @@ int64_t stride_of(const CoreOperand& operand, int dim) {
 }
 
 IterationSpace collapse(const CoreStep& step) {
+  // Insertion by the output's stride, the largest first; equal ones keep their order.
+  const OperandRecord& output = *step.output().record;
   std::array<int, kStepRank> order{};
   int rank = 0;
   for (int dim = 0; dim < step.record->rank; ++dim) {
-    if (step.extent[dim] > 1) order[rank++] = dim;
+    if (step.extent[dim] <= 1) continue;
+    int place = rank++;
+    for (; place > 0 && std::abs(output.stride[order[place - 1]]) < std::abs(output.stride[dim]);
+         --place) {
+      order[place] = order[place - 1];
+    }
+    order[place] = dim;
   }
-  const OperandRecord& output = *step.output().record;
-  std::stable_sort(order.begin(), order.begin() + rank, [&](int a, int b) {
-    return std::abs(output.stride[a]) > std::abs(output.stride[b]);
-  });
   IterationSpace space;
   for (int i = 0; i < rank; ++i) {
     const int dim = order[i];
@@ -239,7 +244,8 @@ class PointwiseRun {
   // ---- Everything else: widen, compute, narrow --------------------------------------------------
 
   void compute() {
-    const int64_t block_iterations = kBlockElements / step_.lanes;
+    const int64_t block_iterations =
+        std::min<int64_t>(kBlockElements / step_.lanes, step_.iterations());
     bool is_constant = true;  // nothing varies: compute one block, store it everywhere
     for (int k = 0; k < inputs_; ++k) {
       if (stream_[k].shape == Shape::Invariant) {
@@ -286,8 +292,8 @@ class PointwiseRun {
     Stream& stream = stream_[index];
     if (stream.shape == Shape::Invariant) return;
     Word* words = words_[index].data();
-    const bool repeats = stream.run_stride == 0 && block.segments == 1 &&
-                         stream.shape != Shape::Counter;
+    const bool repeats =
+        stream.run_stride == 0 && block.segments == 1 && stream.shape != Shape::Counter;
     if (repeats) {
       const Segment& segment = block.segment[0];
       if (stream.filled_from == segment.offset[index] && stream.filled >= segment.count) return;
@@ -327,8 +333,7 @@ class PointwiseRun {
     }
   }
 
-  void load_sticks(const Stream& stream, const std::byte* from, Word* words,
-                   int64_t count) const {
+  void load_sticks(const Stream& stream, const std::byte* from, Word* words, int64_t count) const {
     for (int64_t i = 0; i < count; ++i) {
       for (int tile = 0; tile < stream.present; ++tile) {
         stream.load(from + i * stream.run_stride + tile * stream.tile_stride,
@@ -351,8 +356,8 @@ class PointwiseRun {
 
   void count_up(const Stream& stream, uint64_t offset, Word* words, int64_t count) const {
     for (int64_t i = 0; i < count; ++i) {
-      const auto first = static_cast<Word>(stream.count + offset +
-                                           static_cast<uint64_t>(stream.run_stride) * i);
+      const auto first =
+          static_cast<Word>(stream.count + offset + static_cast<uint64_t>(stream.run_stride) * i);
       const auto step = static_cast<Word>(stream.tile_stride);
       for (int lane = 0; lane < step_.lanes; ++lane) words[lane] = first + step * lane;
       words += step_.lanes;
@@ -378,8 +383,8 @@ class PointwiseRun {
       }
       for (int64_t i = 0; i < segment.count; ++i) {
         for (int tile = 0; tile < to.present; ++tile) {
-          to.store(words + tile * to.tile_lanes,
-                   target + i * to.run_stride + tile * to.tile_stride, to.tile_lanes);
+          to.store(words + tile * to.tile_lanes, target + i * to.run_stride + tile * to.tile_stride,
+                   to.tile_lanes);
         }
         words += step_.lanes;
       }

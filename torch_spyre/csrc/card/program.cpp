@@ -35,8 +35,7 @@ class Reader {
   std::vector<Record> table(const char* name, uint32_t count, uint32_t limit) {
     if (count > limit) {
       throw ProgramError(std::string("card program rejected: ") + name + ": " +
-                         std::to_string(count) + " entries, the limit is " +
-                         std::to_string(limit));
+                         std::to_string(count) + " entries, the limit is " + std::to_string(limit));
     }
     const size_t size = count * sizeof(Record);
     if (size > bytes_.size()) {
@@ -66,9 +65,8 @@ Program parse(std::span<const std::byte> bytes) {
     throw ProgramError("card program rejected: header: wrong magic number");
   }
   if (header.version != kProgramVersion) {
-    throw ProgramError("card program rejected: header: version " +
-                       std::to_string(header.version) + ", this card executes version " +
-                       std::to_string(kProgramVersion));
+    throw ProgramError("card program rejected: header: version " + std::to_string(header.version) +
+                       ", this card executes version " + std::to_string(kProgramVersion));
   }
   if (header.reserved != 0) {
     throw ProgramError("card program rejected: header: reserved field must be 0");
@@ -96,8 +94,8 @@ Program parse(std::span<const std::byte> bytes) {
 
 // Sticks of device memory that all cores together move through an operand. Cores that start at
 // the same place share what they read: it is loaded once and broadcast.
-int64_t shared_sticks(const Program& program, const StepRecord& step,
-                      const OperandRecord& operand, int lanes) {
+int64_t shared_sticks(const Program& program, const StepRecord& step, const OperandRecord& operand,
+                      int lanes) {
   std::vector<std::pair<int64_t, int64_t>> slices;  // base, sticks
   for (int core = 0; core < kCores; ++core) {
     if (!has_core(step.cores, core)) continue;
@@ -159,8 +157,7 @@ cost::Step describe(const Program& program, const StepRecord& step, int lanes) {
     description.lx_read = std::max(description.lx_read, read);
     description.lx_written = std::max(description.lx_written, written);
     if (step.kind == static_cast<uint8_t>(StepKind::Pointwise)) {
-      const int64_t elements =
-          iterations_of(program, step, core_slot(step.cores, core)) * lanes;
+      const int64_t elements = iterations_of(program, step, core_slot(step.cores, core)) * lanes;
       description.sfp_elements = std::max(description.sfp_elements, elements);
     }
   }

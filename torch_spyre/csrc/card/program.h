@@ -32,8 +32,8 @@ namespace spyre {
 
 inline constexpr int kCores = 32;
 inline constexpr int64_t kLxBytes = 2 * 1024 * 1024;
-inline constexpr int64_t kLxReserved = 64 * 1024;                  // program and debug
-inline constexpr int64_t kSpanBytes = 256 * 1024 * 1024 - 4096;    // 255.996 MiB
+inline constexpr int64_t kLxReserved = 64 * 1024;                // program and debug
+inline constexpr int64_t kSpanBytes = 256 * 1024 * 1024 - 4096;  // 255.996 MiB
 inline constexpr int kStepRank = 8;
 inline constexpr int kLoopDepth = 4;
 
@@ -160,14 +160,14 @@ struct Program {
   std::vector<uint32_t> constants;
 
   // Derived at load.
-  int64_t nanoseconds = 0;        // modelled duration of one launch
-  int64_t bytes_read = 0;         // device memory, distinct sticks per step
+  int64_t nanoseconds = 0;  // modelled duration of one launch
+  int64_t bytes_read = 0;   // device memory, distinct sticks per step
   int64_t bytes_written = 0;
   int64_t sfp_busy = 0, pt_busy = 0, memory_busy = 0, lx_busy = 0;  // ns
   std::array<int64_t, kCores> lx_high_water{};  // highest LX address used plus one, per core
-  int64_t work = 0;               // elements touched: decides whether threads are worth waking
-  std::vector<int32_t> lanes;     // per step: elements of one iteration
-  std::vector<uint8_t> barrier;   // per node: Step, needs one before it; Loop, has one inside
+  int64_t work = 0;              // elements touched: decides whether threads are worth waking
+  std::vector<int32_t> lanes;    // per step: elements of one iteration
+  std::vector<uint8_t> barrier;  // per node: Step, needs one before it; Loop, has one inside
 };
 
 // Parses and validates. Throws ProgramError; never reads outside `bytes`.

@@ -33,15 +33,16 @@ CardProperties make_properties(const CardConfig& config) {
 
 void check_queue(QueueId queue) {
   if (queue < 0 || queue >= kQueues) {
-    throw std::invalid_argument("a card has queues 0 to " + std::to_string(kQueues - 1) +
-                                ", not " + std::to_string(queue));
+    throw std::invalid_argument("a card has queues 0 to " + std::to_string(kQueues - 1) + ", not " +
+                                std::to_string(queue));
   }
 }
 
 }  // namespace
 
 SoftwareCard::SoftwareCard(const CardConfig& config)
-    : properties_(make_properties(config)),
+    : index_(config.index),
+      properties_(make_properties(config)),
       pool_(properties_.host_threads),
       executor_(pool_),
       faults_(config.index),
@@ -73,8 +74,8 @@ int64_t SoftwareCard::free_memory() const { return memory_.free_bytes(); }
 void SoftwareCard::check_transfer(Address address, const DmaDescriptor* how) const {
   if (how == nullptr) throw std::invalid_argument("a transfer without a descriptor");
   check_descriptor(*how);
-  if (address % kStickBytes != 0) {
-    throw std::invalid_argument("a transfer starts at a stick, not at address " +
+  if (address % static_cast<Address>(element_bytes(how->device_format)) != 0) {
+    throw std::invalid_argument("a transfer starts at an element, not at address " +
                                 std::to_string(address));
   }
   if (!memory_.is_allocated(address, how->device_bytes)) {
@@ -93,13 +94,12 @@ Ticket SoftwareCard::copy_to_card(QueueId queue, Address to,
   job.queue = queue;
   job.alive = std::move(alive);
   job.run = [this, queue, how, from, target = memory_.data() + to] {
-    const int64_t misfits =
-        run_to_card(*how, static_cast<const std::byte*>(from), target, pool_);
+    const int64_t misfits = run_to_card(*how, static_cast<const std::byte*>(from), target, pool_);
     if (misfits == 0) return;
     throw ConversionOverflow(std::to_string(misfits) + " of the values copied to Spyre card " +
-                             "(queue " + std::to_string(queue) + ") do not fit " +
-                             std::string(format_info(how->device_format).name) + ": " +
-                             std::string(host_format_name(how->host_format)) +
+                             std::to_string(index_) + " (queue " + std::to_string(queue) +
+                             ") do not fit " + std::string(format_info(how->device_format).name) +
+                             ": " + std::string(host_format_name(how->host_format)) +
                              " is held in 32 bits on the card");
   };
   return enqueue_transfer(std::move(job), "to the card", to, *how);
@@ -165,8 +165,7 @@ std::shared_ptr<const Program> SoftwareCard::find_program(ProgramId program) con
   return found->second;
 }
 
-void SoftwareCard::check_bindings(const Program& program,
-                                  std::span<const Binding> bindings) const {
+void SoftwareCard::check_bindings(const Program& program, std::span<const Binding> bindings) const {
   const auto fail = [](size_t symbol, const std::string& reason) {
     throw std::invalid_argument("launch: symbol " + std::to_string(symbol) + ": " + reason);
   };

@@ -63,7 +63,8 @@ class SoftwareCard final : public Driver {
                           const DmaDescriptor& how);
   void count(const std::function<void(Counters&)>& change);
 
-  CardProperties properties_;
+  const int index_;
+  const CardProperties properties_;
   ThreadPool pool_;
   Executor executor_;
   FaultInjector faults_;

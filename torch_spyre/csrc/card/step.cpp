@@ -81,8 +81,8 @@ int slice_dimension(const CoreStep& step) {
   const CoreOperand& output = step.output();
   const OperandRecord& record = *output.record;
   int widest = -1;
-  int64_t covered = lanes_of(record) == Lanes::Element ? element_bytes(format_of(record))
-                                                       : kStickBytes;
+  int64_t covered =
+      lanes_of(record) == Lanes::Element ? element_bytes(format_of(record)) : kStickBytes;
   if (output.tiles > 1) covered += std::abs(record.tile_stride) * (output.tiles - 1);
   for (int dim = 0; dim < step.record->rank; ++dim) {
     if (step.extent[dim] <= 1) continue;

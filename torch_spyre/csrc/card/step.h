@@ -32,7 +32,7 @@ struct CoreOperand {
 
 struct CoreStep {
   const StepRecord* record = nullptr;
-  int lanes = 1;  // elements of an iteration
+  int lanes = 1;         // elements of an iteration
   bool is_tail = false;  // the last iteration of the stick dimension lacks tiles
   std::array<int64_t, kStepRank> extent{};
   std::array<CoreOperand, kMaxOperands> operand{};

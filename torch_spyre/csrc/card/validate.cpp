@@ -17,8 +17,8 @@ constexpr std::array<const char*, 6> kStepKinds{"Pointwise", "Restickify", "Redu
 static_assert(static_cast<int>(StepKind::Ring) == 5);
 
 [[noreturn]] void fail(const char* table, size_t entry, const std::string& reason) {
-  throw ProgramError(std::string("card program rejected: ") + table + " " +
-                     std::to_string(entry) + ": " + reason);
+  throw ProgramError(std::string("card program rejected: ") + table + " " + std::to_string(entry) +
+                     ": " + reason);
 }
 
 std::string text(Wide value) {
@@ -74,15 +74,16 @@ class Validator {
     const StepRecord& step = program_.steps[index];
     check_kind(index, step);
     if (step.rank > kStepRank) {
-      fail("step", index, "rank " + std::to_string(step.rank) + " is above " +
-                              std::to_string(kStepRank));
+      fail("step", index,
+           "rank " + std::to_string(step.rank) + " is above " + std::to_string(kStepRank));
     }
     if (step.cores == 0) fail("step", index, "no core takes part");
     if ((step.flags & ~uint32_t{kBarrierBefore}) != 0) fail("step", index, "unknown flags");
     if (step.reserved != 0) fail("step", index, "reserved byte must be 0");
     if (step.stick_dim != kNoStickDim && step.stick_dim >= step.rank) {
-      fail("step", index, "stick dimension " + std::to_string(step.stick_dim) +
-                              " is not among its " + std::to_string(step.rank));
+      fail("step", index,
+           "stick dimension " + std::to_string(step.stick_dim) + " is not among its " +
+               std::to_string(step.rank));
     }
     if ((step.tail_cores & ~step.cores) != 0) {
       fail("step", index, "a tail core does not take part");
@@ -103,8 +104,9 @@ class Validator {
       fail("step", index, "unknown kind " + std::to_string(step.kind));
     }
     if (step.kind > static_cast<uint8_t>(StepKind::Restickify)) {
-      fail("step", index, std::string(kStepKinds[step.kind]) +
-                              " steps are not executed by this version of the card");
+      fail("step", index,
+           std::string(kStepKinds[step.kind]) +
+               " steps are not executed by this version of the card");
     }
     const OpcodeInfo& opcode = opcode_info(step.opcode);
     if (opcode.name.empty()) {
@@ -112,21 +114,23 @@ class Validator {
     }
     if (is_restickify(step) && step.opcode != static_cast<uint16_t>(Opcode::identity) &&
         step.opcode != static_cast<uint16_t>(Opcode::identity_int)) {
-      fail("step", index, "a Restickify step moves elements, its opcode can't be " +
-                              std::string(opcode.name));
+      fail("step", index,
+           "a Restickify step moves elements, its opcode can't be " + std::string(opcode.name));
     }
     if (step.inputs != opcode.inputs || step.outputs != 1) {
-      fail("step", index, std::string(opcode.name) + " takes " + std::to_string(opcode.inputs) +
-                              " inputs and gives 1 output, not " + std::to_string(step.inputs) +
-                              " and " + std::to_string(step.outputs));
+      fail("step", index,
+           std::string(opcode.name) + " takes " + std::to_string(opcode.inputs) +
+               " inputs and gives 1 output, not " + std::to_string(step.inputs) + " and " +
+               std::to_string(step.outputs));
     }
   }
 
   void check_extents(size_t index, const StepRecord& step) {
     const uint32_t cores = std::popcount(step.cores);
     if (step.extent_count != 1 && step.extent_count != cores) {
-      fail("step", index, std::to_string(step.extent_count) + " rows of extents for " +
-                              std::to_string(cores) + " cores: must be 1 or a row per core");
+      fail("step", index,
+           std::to_string(step.extent_count) + " rows of extents for " + std::to_string(cores) +
+               " cores: must be 1 or a row per core");
     }
     const uint64_t count = static_cast<uint64_t>(step.extent_count) * step.rank;
     check_range("step", index, "extents", step.extent, count, program_.extents.size());
@@ -153,9 +157,9 @@ class Validator {
     check_format(step_index, step, position, index, operand);
     const Lanes lanes = lanes_of(operand);
     if (is_restickify(step) != (lanes == Lanes::Element)) {
-      fail("operand", index, is_restickify(step)
-                                 ? "a Restickify step goes element by element"
-                                 : "only a Restickify step goes element by element");
+      fail("operand", index,
+           is_restickify(step) ? "a Restickify step goes element by element"
+                               : "only a Restickify step goes element by element");
     }
     if (is_restickify(step) && !is_in_memory(operand)) {
       fail("operand", index, "a Restickify step moves between device memory and LX only");
@@ -168,8 +172,9 @@ class Validator {
     if (is_in_memory(operand) || operand.space == static_cast<uint8_t>(Space::Iota)) {
       const uint32_t cores = std::popcount(step.cores);
       if (operand.base_count != 1 && operand.base_count != cores) {
-        fail("operand", index, std::to_string(operand.base_count) + " bases for " +
-                                   std::to_string(cores) + " cores: must be 1 or one per core");
+        fail("operand", index,
+             std::to_string(operand.base_count) + " bases for " + std::to_string(cores) +
+                 " cores: must be 1 or one per core");
       }
       check_range("operand", index, "bases", operand.base, operand.base_count,
                   program_.bases.size());
@@ -182,17 +187,18 @@ class Validator {
     const FormatInfo& format = format_info(format_of(operand));
     if (!is_valid_format(operand.format) || !format.is_computable ||
         element_bytes(format_of(operand)) == 0) {
-      fail("operand", index, "format " + std::to_string(operand.format) + " (" +
-                                 std::string(format.name) + ") can't be computed with");
+      fail("operand", index,
+           "format " + std::to_string(operand.format) + " (" + std::string(format.name) +
+               ") can't be computed with");
     }
     const OpcodeInfo& opcode = opcode_info(step.opcode);
     // "FF:F": the result's letter follows the colon.
     const char wanted = opcode.signature[position < step.inputs ? position : position + 1];
     if ((format.domain == Domain::Float ? 'F' : 'I') != wanted) {
-      fail("operand", index, std::string(format.name) + " where step " +
-                                 std::to_string(step_index) + " (" + std::string(opcode.name) +
-                                 ", " + std::string(opcode.signature) + ") wants " +
-                                 (wanted == 'F' ? "a float" : "an integer") + " format");
+      fail("operand", index,
+           std::string(format.name) + " where step " + std::to_string(step_index) + " (" +
+               std::string(opcode.name) + ", " + std::string(opcode.signature) + ") wants " +
+               (wanted == 'F' ? "a float" : "an integer") + " format");
     }
     if (operand.space == static_cast<uint8_t>(Space::Iota) &&
         format_of(operand) != DataFormat::IEEE_INT32) {
@@ -210,17 +216,20 @@ class Validator {
     const SymbolRecord& symbol = program_.symbols[operand.symbol];
     const SymbolKind wanted = space == Space::Device ? SymbolKind::Address : SymbolKind::Scalar;
     if (symbol.kind != static_cast<uint8_t>(wanted)) {
-      fail("operand", index, "symbol " + std::to_string(operand.symbol) + " is no " +
-                                 (space == Space::Device ? "address" : "scalar"));
+      fail("operand", index,
+           "symbol " + std::to_string(operand.symbol) + " is no " +
+               (space == Space::Device ? "address" : "scalar"));
     }
     if (space == Space::Scalar && format_info(static_cast<DataFormat>(symbol.format)).domain !=
                                       format_info(format_of(operand)).domain) {
-      fail("operand", index, "symbol " + std::to_string(operand.symbol) +
-                                 " is a scalar of the other domain (float or integer)");
+      fail("operand", index,
+           "symbol " + std::to_string(operand.symbol) +
+               " is a scalar of the other domain (float or integer)");
     }
     if (is_output && symbol.is_written == 0) {
-      fail("operand", index, "it writes symbol " + std::to_string(operand.symbol) +
-                                 ", which is not declared as written");
+      fail("operand", index,
+           "it writes symbol " + std::to_string(operand.symbol) +
+               ", which is not declared as written");
     }
   }
 
@@ -235,8 +244,8 @@ class Validator {
     const int rows = static_cast<int>(step.extent_count);
     for (int dim = 0; dim < kStepRank; ++dim) {
       if (dim >= step.rank && operand.stride[dim] != 0) {
-        fail("operand", index, "stride of dimension " + std::to_string(dim) +
-                                   ", which the step does not have");
+        fail("operand", index,
+             "stride of dimension " + std::to_string(dim) + ", which the step does not have");
       }
       bool is_walked = false;
       for (int row = 0; dim < step.rank && row < rows; ++row) {
@@ -254,9 +263,9 @@ class Validator {
       const OperandRecord& operand = program_.operands[entry];
       const int tiles = tiles_of(operand, lanes);
       if (operand.tail_tiles > tiles) {
-        fail("operand", entry, std::to_string(operand.tail_tiles) + " tail tiles, but step " +
-                                   std::to_string(index) + " takes only " +
-                                   std::to_string(tiles) + " per iteration");
+        fail("operand", entry,
+             std::to_string(operand.tail_tiles) + " tail tiles, but step " + std::to_string(index) +
+                 " takes only " + std::to_string(tiles) + " per iteration");
       }
       if (is_in_memory(operand) && tiles > 1 && operand.tile_stride % kStickBytes != 0) {
         misaligned(entry, "tile stride", operand.tile_stride, kStickBytes);
@@ -278,8 +287,9 @@ class Validator {
       } else if (node.kind == static_cast<uint32_t>(NodeKind::Loop)) {
         if (node.size == 0) fail("node", i, "a loop without a body");
         if (node.size > end - next) {
-          fail("node", i, "a body of " + std::to_string(node.size) + " nodes, " +
-                              std::to_string(end - next) + " are left");
+          fail("node", i,
+               "a body of " + std::to_string(node.size) + " nodes, " + std::to_string(end - next) +
+                   " are left");
         }
         if (node.count == 0) fail("node", i, "a loop that runs 0 times");
         if (depth_ == kLoopDepth) {
@@ -326,8 +336,9 @@ class Validator {
     for (size_t depth = 0; depth < kLoopDepth; ++depth) {
       const int64_t stride = operand.loop_stride[depth];
       if (depth >= depth_ && stride != 0) {
-        fail("operand", index, "loop stride " + std::to_string(depth) + ", but only " +
-                                   std::to_string(depth_) + " loops enclose the step");
+        fail("operand", index,
+             "loop stride " + std::to_string(depth) + ", but only " + std::to_string(depth_) +
+                 " loops enclose the step");
       }
       if (is_in_memory(operand) && stride % alignment(operand) != 0) {
         misaligned(index, "loop stride", stride, alignment(operand));
@@ -340,8 +351,7 @@ class Validator {
     const Reach one = reach_of(program_, step, operand, core, lanes);
     const Reach all = reach_of(program_, step, operand, core, lanes, loops);
     const bool device = is_device(operand);
-    const int64_t limit =
-        device ? program_.symbols[operand.symbol].bytes : kLxBytes - kLxReserved;
+    const int64_t limit = device ? program_.symbols[operand.symbol].bytes : kLxBytes - kLxReserved;
     if (all.first < 0 || all.end > limit) {
       fail("operand", index,
            "core " + std::to_string(core) + " reaches bytes " + text(all.first) + " to " +
@@ -351,9 +361,9 @@ class Validator {
                std::to_string(limit));
     }
     if (device && one.end - one.first > kSpanBytes) {
-      fail("operand", index, "core " + std::to_string(core) + " spans " +
-                                 text(one.end - one.first) + " bytes of a tensor, above the " +
-                                 std::to_string(kSpanBytes) + " it can address");
+      fail("operand", index,
+           "core " + std::to_string(core) + " spans " + text(one.end - one.first) +
+               " bytes of a tensor, above the " + std::to_string(kSpanBytes) + " it can address");
     }
     if (!device) {
       program_.lx_high_water[core] =
@@ -371,9 +381,9 @@ class Validator {
     }
     iterations_ += iterations;
     if (iterations_ > kMaxIterations) {
-      fail("node", node_index, "the program makes " + text(iterations_) +
-                                   " iterations up to here, more than the " +
-                                   std::to_string(kMaxIterations) + " allowed");
+      fail("node", node_index,
+           "the program makes " + text(iterations_) + " iterations up to here, more than the " +
+               std::to_string(kMaxIterations) + " allowed");
     }
     program_.work += static_cast<int64_t>(iterations) * lanes;
   }
@@ -388,18 +398,18 @@ class Validator {
     return lanes_of(operand) == Lanes::Element ? element_bytes(format_of(operand)) : kStickBytes;
   }
 
-  [[noreturn]] static void misaligned(size_t index, const char* what, int64_t value,
-                                      int64_t unit) {
-    fail("operand", index, std::string(what) + " " + std::to_string(value) +
-                               " is no multiple of " + std::to_string(unit));
+  [[noreturn]] static void misaligned(size_t index, const char* what, int64_t value, int64_t unit) {
+    fail("operand", index,
+         std::string(what) + " " + std::to_string(value) + " is no multiple of " +
+             std::to_string(unit));
   }
 
   static void check_range(const char* table, size_t entry, const char* what, uint64_t first,
                           uint64_t count, uint64_t size) {
     if (first > size || count > size - first) {
-      fail(table, entry, std::string(what) + " " + std::to_string(first) + " to " +
-                             std::to_string(first + count) + " of a table of " +
-                             std::to_string(size));
+      fail(table, entry,
+           std::string(what) + " " + std::to_string(first) + " to " +
+               std::to_string(first + count) + " of a table of " + std::to_string(size));
     }
   }
 

@@ -101,7 +101,7 @@ int64_t sticks_of(const Program& program, const StepRecord& step, const OperandR
   const int slot = core_slot(step.cores, core);
   if (iterations_of(program, step, slot) == 0) return 0;
   const int tiles = tiles_of(operand, lanes);
-  int64_t sticks = 1;      // of the dimensions that go from stick to stick
+  int64_t sticks = 1;                    // of the dimensions that go from stick to stick
   int64_t within = unit_bytes(operand);  // bytes covered by those that stay within one
   for (int dim = 0; dim < step.rank; ++dim) {
     const int64_t extent = extent_at(program, step, slot, dim);

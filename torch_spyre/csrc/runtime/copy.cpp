@@ -33,7 +33,7 @@ std::shared_ptr<const DmaDescriptor> transfer(const CardView& view, const at::Te
 
 // `card` and `host` have the same size and dtype; the host tensor may have any strides.
 void host_to_card(const at::Tensor& host, const at::Tensor& card, bool non_blocking) {
-  const CardView view = view_of(card);
+  const CardView view = view_of(card, Frame::Element);
   Driver& device = driver(view.storage->device);
   const auto how = transfer(view, host, covers_storage(card));
   const Ticket ticket = translated([&] {
@@ -48,7 +48,7 @@ void host_to_card(const at::Tensor& host, const at::Tensor& card, bool non_block
 }
 
 void card_to_host(const at::Tensor& card, const at::Tensor& host, bool non_blocking) {
-  const CardView view = view_of(card);
+  const CardView view = view_of(card, Frame::Element);
   Driver& device = driver(view.storage->device);
   const auto how = transfer(view, host, false);
   const Ticket ticket = translated([&] {
@@ -136,7 +136,7 @@ void copy_tensor(const at::Tensor& source, const at::Tensor& to, bool non_blocki
     return;
   }
   if (from_card && is_reinterpreted(from)) {
-    copy_tensor(select_from_image(read_image(from.storage()), from), to, false);
+    to.copy_(select_from_image(read_image(from.storage()), from));
   } else if (to_card && is_reinterpreted(to)) {
     const at::Tensor image = read_image(to.storage());
     select_from_image(image, to).copy_(from);
@@ -188,11 +188,11 @@ void replace_storage(const c10::Storage& storage, LayoutPtr layout, c10::ScalarT
 
 void set_layout(const at::Tensor& tensor, const SpyreTensorLayout& layout) {
   const CardStorage& record = card_storage(tensor.storage());
-  check_layout(layout, tensor.scalar_type(), record.numel);
   TORCH_CHECK_VALUE(!is_reinterpreted(tensor) && covers_storage(tensor),
                     "a layout describes a whole storage, and this tensor of size ", tensor.sizes(),
                     " is a view of one of ", record.numel,
                     " elements; set the layout of the tensor it is a view of, or clone it first");
+  check_layout(layout, tensor.scalar_type(), record.numel);
   if (layout != *record.layout) {
     replace_storage(tensor.storage(), std::make_shared<SpyreTensorLayout>(layout), record.dtype,
                     record.numel, /*keep=*/true);
@@ -201,7 +201,7 @@ void set_layout(const at::Tensor& tensor, const SpyreTensorLayout& layout) {
 
 void adopt_dtype(const at::Tensor& tensor) {
   const CardStorage& record = card_storage(tensor.storage());
-  if (!record.is_untyped() || record.numel == 0 || is_whole_image(tensor)) {
+  if (!record.is_untyped() || record.numel == 0) {
     return;
   }
   const auto dtype = tensor.scalar_type();

@@ -53,7 +53,7 @@ Row checked_row(c10::ScalarType dtype) {
                              : "; convert it on the CPU first";
     C10_THROW_ERROR(
         TypeError,
-        std::string("Cannot put a ") + c10::toString(dtype) +
+        "Cannot put a torch." + c10::getDtypeNames(dtype).first +
             " tensor on a spyre device: the card has no such number format. It holds float32, "
             "float16, bfloat16, float8_e4m3fn, float8_e5m2, bool, int8, int16, int32, int64 (as "
             "int32) and uint8" +

@@ -1,5 +1,6 @@
 // The aten kernels that make the device a device: creation, views, storage, copies.
 #include <ATen/Functions.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/alias_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -80,18 +81,44 @@ const Tensor& resize_(const Tensor& self, IntArrayRef size, optional<at::MemoryF
   return self;
 }
 
+// Elements of the storage up to the last one that the tensor names.
+int64_t storage_reach(const Tensor& tensor) {
+  int64_t last = tensor.storage_offset();
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    last += (tensor.size(dim) - 1) * tensor.stride(dim);
+  }
+  return last + 1;
+}
+
+void set_storage(Tensor& self, const at::Storage& source, int64_t offset, IntArrayRef size,
+                 IntArrayRef stride) {
+  at::native::checkSetStorage(self, source, offset, size, stride);
+  self.unsafeGetTensorImpl()->set_storage_offset(offset);
+  if (stride.data() == nullptr || stride.size() != size.size()) {
+    self.unsafeGetTensorImpl()->set_sizes_contiguous(size);
+  } else {
+    self.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
+  }
+  const int64_t reach = self.numel() == 0 ? 0 : storage_reach(self);
+  if (reach * static_cast<int64_t>(self.itemsize()) > static_cast<int64_t>(source.nbytes())) {
+    resize_storage(source, reach * static_cast<int64_t>(self.itemsize()));
+  }
+}
+
 Tensor& set_source_storage_offset(Tensor& self, at::Storage source, int64_t offset,
                                   IntArrayRef size, IntArrayRef stride) {
-  at::native::set_storage_meta__symint(self, std::move(source), offset,
-                                       c10::fromIntArrayRefSlow(size),
-                                       c10::fromIntArrayRefSlow(stride));
+  set_storage(self, source, offset, size, stride);
   adopt_dtype(self);
   return self;
 }
 
 Tensor& set_source_storage(Tensor& self, at::Storage source) {
   const auto numel = static_cast<int64_t>(source.nbytes() / self.itemsize());
-  return set_source_storage_offset(self, std::move(source), 0, {numel}, {1});
+  set_storage(self, source, 0, {numel}, {1});
+  if (self.scalar_type() != at::kByte) {  // bytes are how PyTorch looks at a storage of any type
+    adopt_dtype(self);
+  }
+  return self;
 }
 
 Tensor& set_source_tensor(Tensor& self, const Tensor& source) {

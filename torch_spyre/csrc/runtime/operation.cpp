@@ -91,7 +91,7 @@ void append_tensor(Call& call, const at::Tensor& tensor, size_t index) {
       throw_device_mix(call.name, c10::Device(c10::kPrivateUse1, call.device), tensor.device());
     }
     ViewSpec spec;
-    spec.view = view_of(tensor);
+    spec.view = view_of(tensor, Frame::Stick);
     spec.alias = first_alias(call, tensor);
     spec.distance =
         tensor.storage_offset() - call.values[spec.alias].toTensor().storage_offset();
@@ -135,6 +135,8 @@ void describe_arguments(Call& call) {
   call.key.reserve(512);
   call.key += call.name;
   call.key.push_back('\0');
+  // Integers promote to it.
+  append_key(call.key, static_cast<int64_t>(c10::get_default_dtype_as_scalartype()));
   for (size_t index = 0; index < call.values.size(); ++index) {
     const c10::IValue& value = call.values[index];
     if (value.isTensor() && value.toTensor().defined()) {
@@ -215,7 +217,7 @@ at::Tensor make_output(const OutputSpec& spec, c10::DeviceIndex device) {
 }
 
 Binding address_of(const at::Tensor& tensor) {
-  const CardView view = view_of(tensor);
+  const CardView view = view_of(tensor, Frame::Stick);
   return {view.address, view.bytes};
 }
 

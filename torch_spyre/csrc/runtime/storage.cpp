@@ -7,6 +7,7 @@
 #include <array>
 #include <mutex>
 #include <numeric>
+#include <unordered_map>
 
 #include "runtime/allocator.h"
 #include "runtime/cards.h"
@@ -40,9 +41,38 @@ void* handle_of(c10::DeviceIndex device, Address address) {
   return base[device] + 2 * address;
 }
 
+// PyTorch's legacy pickling wraps a storage's pointer in a storage of its own: the handle then is
+// all there is to find the record by.
+class Handles {
+ public:
+  void add(const void* handle, const CardStorage* storage) {
+    const std::lock_guard lock(mutex_);
+    records_[handle] = storage;
+  }
+  void remove(const void* handle) {
+    const std::lock_guard lock(mutex_);
+    records_.erase(handle);
+  }
+  const CardStorage* find(const void* handle) {
+    const std::lock_guard lock(mutex_);
+    const auto found = records_.find(handle);
+    return found == records_.end() ? nullptr : found->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<const void*, const CardStorage*> records_;
+};
+
+Handles& handles() {
+  static Handles* instance = new Handles();  // outlives every storage
+  return *instance;
+}
+
 void delete_storage(void* context) {
   const std::unique_ptr<CardStorage> storage(static_cast<CardStorage*>(context));
   if (!is_bad_fork()) {  // in a forked child the card's locks may be held by nobody
+    handles().remove(handle_of(storage->device, storage->address));
     driver(storage->device).free(storage->address);
     debug_log("free", storage->device, storage->device_bytes, " bytes");
   }
@@ -140,6 +170,7 @@ c10::DataPtr allocate_storage(c10::DeviceIndex device, LayoutPtr layout, c10::Sc
   storage->address = allocate_or_collect(device, storage->device_bytes);
   debug_log("allocate", device, storage->device_bytes, " bytes, ", storage->layout->to_string());
   void* handle = handle_of(device, storage->address);
+  handles().add(handle, storage.get());
   return {handle, storage.release(), &delete_storage, c10::Device(c10::kPrivateUse1, device)};
 }
 
@@ -153,9 +184,13 @@ c10::Storage make_storage(c10::DeviceIndex device, LayoutPtr layout, c10::Scalar
 }
 
 const CardStorage& card_storage(const c10::DataPtr& data) {
-  TORCH_CHECK(data.get_deleter() == &delete_storage,
+  if (data.get_deleter() == &delete_storage) {
+    return *static_cast<const CardStorage*>(data.get_context());
+  }
+  const CardStorage* storage = handles().find(data.get());
+  TORCH_CHECK(storage != nullptr,
               "this storage is not backed by card memory: it was not made by the spyre allocator");
-  return *static_cast<const CardStorage*>(data.get_context());
+  return *storage;
 }
 
 const CardStorage& card_storage(const c10::Storage& storage) {

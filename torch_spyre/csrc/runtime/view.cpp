@@ -36,7 +36,17 @@ bool is_reinterpreted(const at::Tensor& tensor) {
   return card_storage(tensor.storage()).dtype != tensor.scalar_type();
 }
 
-CardView view_of(const at::Tensor& tensor) {
+namespace {
+
+// The first host offset of the stick that holds this one.
+int64_t stick_start(const SpyreTensorLayout& layout, int64_t host_offset) {
+  const int64_t lane = layout.device_offset(host_offset) % layout.elems_per_stick();
+  return host_offset - lane * std::max<int64_t>(layout.stride_map().back(), 0);
+}
+
+}  // namespace
+
+CardView view_of(const at::Tensor& tensor, Frame frame) {
   CardView view;
   view.storage = &card_storage(tensor.storage());
   view.size = tensor.sizes();
@@ -50,7 +60,10 @@ CardView view_of(const at::Tensor& tensor) {
               last, " of a storage of ", view.storage->numel,
               " elements; the storage was resized behind it");
   const SpyreTensorLayout& layout = *view.storage->layout;
-  const int64_t start = tensor.numel() == 0 ? 0 : layout.block_start(first, last);
+  int64_t start = tensor.numel() == 0 ? 0 : layout.block_start(first, last);
+  if (frame == Frame::Stick) {
+    start = stick_start(layout, start);
+  }
   const int64_t skipped =
       start == 0 ? 0 : layout.device_offset(start) * element_bytes(layout.device_dtype());
   view.offset = tensor.numel() == 0 ? 0 : first - start;

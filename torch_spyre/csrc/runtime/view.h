@@ -7,6 +7,9 @@
 
 namespace spyre {
 
+// What an address may be a multiple of: kernels read whole sticks, transfers any element.
+enum class Frame { Stick, Element };
+
 // Views that differ only in which block of the storage they start in (rows of a matrix, elements
 // of a vector) are the same view at different addresses: `offset` counts from the start of the
 // block that holds the view, `address` is where that block begins.
@@ -23,7 +26,7 @@ struct CardView {
 };
 
 // The tensor must be on a Spyre device, with the dtype of its storage.
-CardView view_of(const at::Tensor& tensor);
+CardView view_of(const at::Tensor& tensor, Frame frame);
 
 // A storage seen under another dtype (`x.view(torch.int16)`, untyped bytes) has no elements of
 // that dtype on the card: its meaning is that of the host image.

@@ -149,7 +149,7 @@ SPYRE_INLINE F clamp(F x, F low, F high) {
   return (low != low) | (high != high) ? math::kQuietNan : bounded;
 }
 SPYRE_INLINE F lerp(F a, F b, F weight) {
-  return weight < 0.5f ? a + weight * (b - a) : b - (b - a) * (1.0f - weight);
+  return weight < 0.5f && weight > -0.5f ? a + weight * (b - a) : b - (b - a) * (1.0f - weight);
 }
 
 // Integer division on doubles, which hold every quotient: there is no vector integer division.
