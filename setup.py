@@ -1,5 +1,6 @@
 """Builds the extension `torch_spyre._C`; everything else is declared in pyproject.toml."""
 
+import fcntl
 import os
 import sys
 from pathlib import Path
@@ -48,6 +49,13 @@ class Build(BuildExtension):
     def finalize_options(self) -> None:
         super().finalize_options()
         self.build_temp = str(ROOT / "build" / ("ext-debug" if DEBUG else "ext"))
+
+    def build_extensions(self) -> None:
+        """Builds in turn: two ninjas in one folder spoil its log and compile all again."""
+        Path(self.build_temp).mkdir(parents=True, exist_ok=True)
+        with open(Path(self.build_temp) / ".lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            super().build_extensions()
 
 
 setup(

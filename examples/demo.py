@@ -70,7 +70,9 @@ def show_streams() -> None:
     compute = events[0].elapsed_time(events[2])
     both = max(events[0].elapsed_time(events[2]), events[0].elapsed_time(events[3]))
     copy = events[1].elapsed_time(events[3])
-    print(f"four kernels {compute:.3f} ms, copy {copy:.3f} ms, both together {both:.3f} ms (modelled)")
+    print(
+        f"four kernels {compute:.3f} ms, copy {copy:.3f} ms, both together {both:.3f} ms (modelled)"
+    )
     assert torch.equal(again.cpu(), host)
 
 

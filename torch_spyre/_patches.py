@@ -3,12 +3,15 @@
 Two functions learn a keyword that only means something for this device, tensors get a method, and
 printing reads them from the host. Calls on other devices take the same way as before.
 
-| what | why | what would make it unnecessary |
-|---|---|---|
-| `torch.Tensor.to(..., device_layout=)` | a layout is chosen where a tensor moves | backend keywords in `Tensor.to` |
-| `torch.empty(..., device_layout=)` | a tensor is created in the layout it will be used in | the same in factories |
-| `torch.Tensor.device_tensor_layout()` | layouts are a property of a tensor to its user | nothing: it is an addition |
-| `torch._tensor_str._tensor_str` | printing formats on the device, in float64, which the card lacks | PyTorch's list of devices (XLA, MTIA, ...) that print from the CPU being open |
+`torch.Tensor.to(..., device_layout=)`
+    A layout is chosen where a tensor moves. Unnecessary if backends could add keywords to `to`.
+`torch.empty(..., device_layout=)`
+    A tensor is created in the layout it will be used in. Unnecessary with the same for factories.
+`torch.Tensor.device_tensor_layout()`
+    A layout is a property of a tensor to its user. An addition, not a change.
+`torch._tensor_str._tensor_str`
+    Printing formats on the device, in float64, which the card lacks. Unnecessary if PyTorch's list
+    of devices that print from the CPU (XLA, MTIA, ...) were open.
 
 `nn.Module.to` needs no patch: tied parameters stay tied because the runtime answers PyTorch's
 `_has_compatible_shallow_copy_type` for its tensors.
@@ -28,18 +31,18 @@ from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device._utils import device_index
 
 
-def _is_spyre(device: object) -> bool:
-    return device is not None and torch.device(device).type == DEVICE_NAME  # type: ignore[arg-type]
+def _is_spyre(device: torch.device) -> bool:
+    return device.type == DEVICE_NAME
 
 
-def _place(tensor: torch.Tensor, layout: _C.SpyreTensorLayout, *, always_copy: bool) -> torch.Tensor:
+def _place(tensor: torch.Tensor, layout: _C.SpyreTensorLayout) -> torch.Tensor:
     """A tensor with these values in this layout; itself if it has it already."""
     if not _is_spyre(tensor.device):
         raise ValueError(
             f"device_layout describes a tensor on a {DEVICE_NAME} device, but the result would be "
             f"on {tensor.device}; name the device as well: x.to('{DEVICE_NAME}', device_layout=...)"
         )
-    if not always_copy and _C.get_spyre_tensor_layout(tensor) == layout:
+    if _C.get_spyre_tensor_layout(tensor) == layout:
         return tensor
     placed = _C.empty_with_layout(tuple(tensor.shape), tensor.dtype, tensor.get_device(), layout)
     return placed.copy_(tensor)
@@ -54,7 +57,7 @@ def _with_layout_to(original: Callable[..., torch.Tensor]) -> Callable[..., torc
         moved = original(self, *args, **kwargs) if args or kwargs else self
         if layout is None:
             return moved
-        return _place(moved, layout, always_copy=False)
+        return _place(moved, layout)
 
     return to
 
@@ -105,7 +108,7 @@ def _printed_from_host(original: Callable[..., str]) -> Callable[..., str]:
 
 def apply() -> None:
     """Called once, by `torch_spyre._register`."""
-    torch.Tensor.to = _with_layout_to(torch.Tensor.to)  # type: ignore[method-assign, assignment]
-    torch.empty = _with_layout_empty(torch.empty)  # type: ignore[assignment]
+    torch.Tensor.to = _with_layout_to(torch.Tensor.to)  # type: ignore[method-assign]
+    torch.empty = _with_layout_empty(torch.empty)
     torch.Tensor.device_tensor_layout = _device_tensor_layout  # type: ignore[attr-defined]
     _tensor_str._tensor_str = _printed_from_host(_tensor_str._tensor_str)

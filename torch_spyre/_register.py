@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch.utils.backend_registration import (
+    generate_methods_for_privateuse1_backend,
+    rename_privateuse1_backend,
+)
 
 from torch_spyre import _C, _patches
 from torch_spyre import device as device_module
@@ -12,9 +16,9 @@ from torch_spyre.ops import registry
 
 def register() -> None:
     """Run by `torch_spyre._autoload`, once."""
-    torch.utils.rename_privateuse1_backend(DEVICE_NAME)
+    rename_privateuse1_backend(DEVICE_NAME)
     torch._register_device_module(DEVICE_NAME, device_module)
-    torch.utils.generate_methods_for_privateuse1_backend(
+    generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
     _C.start({name: registry.value_keys(name) for name in registry.overload_names()})

@@ -37,7 +37,10 @@ def test_an_operation_that_the_card_lacks_warns_once_and_is_counted():
 
 def test_the_fallback_writes_in_place_and_out_results_back():
     x = torch.tensor([3.0, 1.0, 2.0], device="spyre")
-    values, indices = torch.empty(3, device="spyre"), torch.empty(3, dtype=torch.int64, device="spyre")
+    values, indices = (
+        torch.empty(3, device="spyre"),
+        torch.empty(3, dtype=torch.int64, device="spyre"),
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
         torch.sort(x, out=(values, indices))

@@ -229,9 +229,7 @@ def test_the_current_device_and_stream_belong_to_a_thread():
 def test_a_broken_extension_does_not_break_import_torch(run_python, tmp_path):
     package = tmp_path / "torch_spyre"
     package.mkdir()
-    (package / "__init__.py").write_text(
-        (torch_spyre_source()).read_text()
-    )
+    (package / "__init__.py").write_text((torch_spyre_source()).read_text())
     (package / "_register.py").write_text("raise ImportError('undefined symbol: at::something')")
     done = run_python(
         """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.spyre import DataFormats, SpyreTensorLayout
 
 import torch_spyre
-from torch.spyre import DataFormats, SpyreTensorLayout
 
 CHOSEN = SpyreTensorLayout([512, 256], [256, 1], torch.float16, [1, 0])
 
@@ -68,12 +68,14 @@ def test_a_layout_that_does_not_fit_is_a_value_error_that_says_why():
     }
     for message, layout in wrong.items():
         for use in (
-            lambda: torch_spyre._C.set_spyre_tensor_layout(x, layout),
-            lambda: host().to("spyre", device_layout=layout),
-            lambda: torch.empty(512, 256, dtype=torch.half, device="spyre", device_layout=layout),
+            lambda layout: torch_spyre._C.set_spyre_tensor_layout(x, layout),
+            lambda layout: host().to("spyre", device_layout=layout),
+            lambda layout: torch.empty(
+                512, 256, dtype=torch.half, device="spyre", device_layout=layout
+            ),
         ):
             with pytest.raises(ValueError, match=message):
-                use()
+                use(layout)
     assert torch.equal(x.cpu(), host())
     with pytest.raises(ValueError, match="view"):
         torch_spyre._C.set_spyre_tensor_layout(x[:10], SpyreTensorLayout([10, 256], torch.half))
@@ -116,7 +118,10 @@ def test_require_layout_says_that_it_needs_the_compiler():
 def test_patched_functions_behave_as_before_on_the_cpu():
     x = torch.arange(4.0)
     assert x.to(torch.int32).dtype == torch.int32 and x.to("cpu") is x
-    assert torch.empty(2, 3).shape == (2, 3) and torch.empty((2,), dtype=torch.int8).dtype == torch.int8
+    assert (
+        torch.empty(2, 3).shape == (2, 3)
+        and torch.empty((2,), dtype=torch.int8).dtype == torch.int8
+    )
     assert torch.Tensor.to.__name__ == "to" and torch.empty.__name__ == "empty"
     with pytest.raises(TypeError):
         torch.empty(2, nonsense=1)

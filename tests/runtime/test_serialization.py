@@ -22,7 +22,15 @@ def saved_and_loaded(value, **kwargs):
 
 @pytest.mark.parametrize(
     "dtype",
-    [torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int64, torch.uint8, torch.bool],
+    [
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.int8,
+        torch.int64,
+        torch.uint8,
+        torch.bool,
+    ],
 )
 def test_save_and_load_give_the_same_values(dtype):
     x = torch.arange(12).reshape(3, 4).to(dtype).to("spyre")

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "bindings/figures.h"
 #include "card/driver.h"
 #include "card/formats.h"
 #include "card/kernels.h"
@@ -52,32 +53,6 @@ void make_errors(py::module_& module) {
   errors().out_of_memory = make("OutOfMemory", PyExc_MemoryError);
   errors().host_out_of_memory = make("HostOutOfMemory", errors().out_of_memory.ptr());
   errors().fault = make("CardFault", PyExc_RuntimeError);
-}
-
-const char* fault_name(CardFault::Kind kind) {
-  switch (kind) {
-    case CardFault::Kind::DmaError:
-      return "DmaError";
-    case CardFault::Kind::EccError:
-      return "EccError";
-    case CardFault::Kind::CoreHang:
-      return "CoreHang";
-    case CardFault::Kind::CardLost:
-      return "CardLost";
-    case CardFault::Kind::Internal:
-      return "Internal";
-  }
-  return "Internal";
-}
-
-CardFault::Kind fault_kind(const std::string& name) {
-  using Kind = CardFault::Kind;
-  for (const Kind kind :
-       {Kind::DmaError, Kind::EccError, Kind::CoreHang, Kind::CardLost, Kind::Internal}) {
-    if (name == fault_name(kind)) return kind;
-  }
-  throw std::invalid_argument("unknown fault '" + name +
-                              "'; use DmaError, EccError, CoreHang, CardLost or Internal");
 }
 
 void translate(std::exception_ptr raised) {
@@ -171,26 +146,6 @@ py::dict memory_stats(Card& card) {
   return out;
 }
 
-py::dict counters(Card& card) {
-  const Counters counters = card.driver().counters();
-  py::dict out;
-  out["bytes_to_card"] = counters.bytes_to_card;
-  out["bytes_to_host"] = counters.bytes_to_host;
-  out["bytes_read"] = counters.bytes_read;
-  out["bytes_written"] = counters.bytes_written;
-  out["launches"] = counters.launches;
-  out["transfers"] = counters.transfers;
-  out["pt_busy"] = counters.pt_busy;
-  out["sfp_busy"] = counters.sfp_busy;
-  out["memory_busy"] = counters.memory_busy;
-  out["lx_busy"] = counters.lx_busy;
-  out["to_card_busy"] = counters.to_card_busy;
-  out["to_host_busy"] = counters.to_host_busy;
-  out["compute_busy"] = counters.compute_busy;
-  out["lx_high_water"] = counters.lx_high_water;
-  return out;
-}
-
 Ticket copy_to_card(Card& card, Address to, const DmaDescriptor& how, const py::buffer& from,
                     QueueId queue) {
   HostBuffer buffer = host_buffer(from, false);
@@ -247,17 +202,7 @@ void bind_card_class(py::module_& module) {
       .def(py::init<int64_t, int, int>(), py::arg("memory_bytes") = 0, py::arg("threads") = 0,
            py::arg("index") = 0)
       .def_property_readonly("properties",
-                             [](Card& card) {
-                               const CardProperties& p = card.driver().properties();
-                               py::dict out;
-                               out["name"] = p.name;
-                               out["total_memory"] = p.total_memory;
-                               out["cores"] = p.cores;
-                               out["lx_bytes"] = p.lx_bytes;
-                               out["stick_bytes"] = p.stick_bytes;
-                               out["host_threads"] = p.host_threads;
-                               return out;
-                             })
+                             [](Card& card) { return to_dict(card.driver().properties()); })
       .def(
           "allocate",
           [](Card& card, int64_t bytes, QueueId queue) {
@@ -312,7 +257,7 @@ void bind_card_class(py::module_& module) {
             }
           },
           py::arg("queue") = py::none(), Release())
-      .def("counters", &counters)
+      .def("counters", [](Card& card) { return to_dict(card.driver().counters()); })
       .def("now", [](Card& card) { return card.driver().now(); })
       .def(
           "inject",

@@ -44,8 +44,8 @@ py::object to_python(const c10::IValue& value) {
   if (value.isIntList()) {
     return to_tuple(value.toIntVector());
   }
-  TORCH_CHECK(value.isInt() || value.isBool() || value.isDouble(),
-              "the planner can't be given a ", value.tagKind());
+  TORCH_CHECK(value.isInt() || value.isBool() || value.isDouble(), "the planner can't be given a ",
+              value.tagKind());
   return to_python(value.toScalar());
 }
 
@@ -56,9 +56,9 @@ std::vector<int64_t> integers(const py::handle& values) {
 SymbolSource to_source(const py::handle& bind) {
   using Kind = SymbolSource::Kind;
   static const std::unordered_map<std::string, Kind> kinds = {
-      {"arg", Kind::Argument},         {"out", Kind::Output},      {"temp", Kind::Temporary},
-      {"scalar_float", Kind::Float},   {"scalar_int", Kind::Int},  {"seed_low", Kind::SeedLow},
-      {"seed_high", Kind::SeedHigh},   {"rng_counter", Kind::Counter},
+      {"arg", Kind::Argument},       {"out", Kind::Output},          {"temp", Kind::Temporary},
+      {"scalar_float", Kind::Float}, {"scalar_int", Kind::Int},      {"seed_low", Kind::SeedLow},
+      {"seed_high", Kind::SeedHigh}, {"rng_counter", Kind::Counter},
   };
   SymbolSource source;
   source.kind = kinds.at(bind.attr("kind").cast<std::string>());
@@ -182,10 +182,9 @@ class PythonPlanner final : public Planner {
           py::arg("alias") = spec->alias, py::arg("distance") = spec->distance);
     }
     if (const auto* spec = std::get_if<ScalarSpec>(&argument)) {
-      return eager.attr("ScalarMeta")(py::arg("dtype") = torch_dtype(spec->dtype),
-                                      py::arg("index") = index,
-                                      py::arg("is_wrapped") = spec->is_wrapped,
-                                      py::arg("value") = to_python(spec->value));
+      return eager.attr("ScalarMeta")(
+          py::arg("dtype") = torch_dtype(spec->dtype), py::arg("index") = index,
+          py::arg("is_wrapped") = spec->is_wrapped, py::arg("value") = to_python(spec->value));
     }
     return to_python(std::get<c10::IValue>(argument));
   }

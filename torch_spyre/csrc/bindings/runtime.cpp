@@ -10,6 +10,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/dtype.h"
+#include "bindings/figures.h"
 #include "layout/layout.h"
 #include "runtime/allocator.h"
 #include "runtime/cards.h"
@@ -76,17 +77,7 @@ void bind_devices(py::module_& m) {
   m.def("is_initialized", &any_open);
   m.def("is_bad_fork", &is_bad_fork);
   m.def("synchronize", &synchronize, Unlocked());
-  m.def("properties", [](int64_t index) {
-    const CardProperties& from = driver(to_index(index)).properties();
-    py::dict to;
-    to["name"] = from.name;
-    to["total_memory"] = from.total_memory;
-    to["cores"] = from.cores;
-    to["lx_bytes"] = from.lx_bytes;
-    to["stick_bytes"] = from.stick_bytes;
-    to["host_threads"] = from.host_threads;
-    return to;
-  });
+  m.def("properties", [](int64_t index) { return to_dict(driver(to_index(index)).properties()); });
   m.def("set_stream", [](int64_t index, int64_t stream) {
     const c10::DeviceIndex device = to_index(index);
     set_current_queue(device, queue_of(stream_of(device, static_cast<QueueId>(stream))));
@@ -95,39 +86,8 @@ void bind_devices(py::module_& m) {
   m.def("default_generator", [](int64_t index) { return default_generator(to_index(index)); });
 }
 
-py::dict counters(int64_t index) {
-  const Counters from = driver(to_index(index)).counters();
-  py::dict to;
-  to["bytes_to_card"] = from.bytes_to_card;
-  to["bytes_to_host"] = from.bytes_to_host;
-  to["bytes_read"] = from.bytes_read;
-  to["bytes_written"] = from.bytes_written;
-  to["launches"] = from.launches;
-  to["transfers"] = from.transfers;
-  to["pt_busy_ns"] = from.pt_busy;
-  to["sfp_busy_ns"] = from.sfp_busy;
-  to["memory_busy_ns"] = from.memory_busy;
-  to["lx_busy_ns"] = from.lx_busy;
-  to["to_card_busy_ns"] = from.to_card_busy;
-  to["to_host_busy_ns"] = from.to_host_busy;
-  to["compute_busy_ns"] = from.compute_busy;
-  to["lx_high_water"] = std::vector<int64_t>(from.lx_high_water.begin(), from.lx_high_water.end());
-  return to;
-}
-
-CardFault::Kind fault_kind(const std::string& name) {
-  using Kind = CardFault::Kind;
-  for (const auto& [known, kind] : {std::pair{"dma", Kind::DmaError}, {"ecc", Kind::EccError},
-                                    {"hang", Kind::CoreHang}, {"lost", Kind::CardLost}}) {
-    if (name == known) {
-      return kind;
-    }
-  }
-  TORCH_CHECK_VALUE(false, "unknown kind of fault '", name, "': dma, ecc, hang or lost");
-}
-
 void bind_card_state(py::module_& m) {
-  m.def("counters", &counters);
+  m.def("counters", [](int64_t index) { return to_dict(driver(to_index(index)).counters()); });
   m.def(
       "inject_fault",
       [](int64_t index, const std::string& kind, Address address, int core, int after) {
@@ -136,7 +96,8 @@ void bind_card_state(py::module_& m) {
       py::arg("device"), py::arg("kind"), py::arg("address") = 0, py::arg("core") = 0,
       py::arg("after") = 0);
   m.def("reset", [](int64_t index) { driver(to_index(index)).reset(); }, Unlocked());
-  m.def("card_address", [](const at::Tensor& tensor) { return view_of(on_card(tensor), Frame::Stick).address; });
+  m.def("card_address",
+        [](const at::Tensor& tensor) { return view_of(on_card(tensor), Frame::Stick).address; });
 }
 
 void bind_layout_access(py::module_& m) {

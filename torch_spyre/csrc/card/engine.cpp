@@ -55,6 +55,7 @@ Ticket Scheduler::enqueue(Job job) {
   const int index = static_cast<int>(job.engine);
   Engine& engine = engines_[index];
   // Host functions take no time of the card's, so they don't queue up for an engine either.
+  catch_up(queue);
   const Nanoseconds start =
       job.engine == EngineId::Host ? queue.end : std::max(queue.end, engine.end);
   queue.end = start + job.duration;
@@ -75,6 +76,8 @@ Ticket Scheduler::enqueue(Job job) {
   return ticket;
 }
 
+void Scheduler::catch_up(Queue& queue) const { queue.end = std::max(queue.end, seen_); }
+
 uint64_t Scheduler::add_pending(int engine) {
   window_.emplace_back().engine = engine;
   return ++last_;
@@ -89,6 +92,7 @@ void Scheduler::depend(uint64_t sequence, uint64_t on) {
 Ticket Scheduler::record(QueueId queue) {
   check(queue);
   std::lock_guard lock(mutex_);
+  catch_up(queues_[queue]);
   return {queues_[queue].tail, queues_[queue].end, queue};
 }
 
@@ -244,6 +248,7 @@ void Scheduler::wait(Ticket ticket) {
   std::unique_lock lock(mutex_);
   check(ticket);
   done_.wait(lock, [&] { return is_done_locked(ticket.sequence); });
+  seen_ = std::max(seen_, ticket.end);
   throw_fault();
   throw_overflow([&](const Overflow& overflow) {
     return overflow.sequence == ticket.sequence ||
@@ -259,8 +264,9 @@ void Scheduler::wait_quietly(Ticket ticket) {
 void Scheduler::synchronize(QueueId queue) {
   check(queue);
   std::unique_lock lock(mutex_);
-  const uint64_t tail = queues_[queue].tail;
-  done_.wait(lock, [&] { return is_done_locked(tail); });
+  const auto [tail, end] = queues_[queue];
+  done_.wait(lock, [&, tail = tail] { return is_done_locked(tail); });
+  seen_ = std::max(seen_, end);
   throw_fault();
   throw_overflow([&](const Overflow& overflow) { return overflow.queue == queue; });
 }
@@ -268,7 +274,9 @@ void Scheduler::synchronize(QueueId queue) {
 void Scheduler::synchronize() {
   std::unique_lock lock(mutex_);
   const uint64_t last = last_;
+  const Nanoseconds end = now_;
   done_.wait(lock, [&] { return first_unfinished_.load(std::memory_order_relaxed) > last; });
+  seen_ = std::max(seen_, end);
   throw_fault();
   throw_overflow([](const Overflow&) { return true; });
 }

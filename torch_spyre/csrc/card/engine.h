@@ -2,9 +2,10 @@
 //
 // A queue is an order of work, an engine a thread that does one kind of it. When work is
 // enqueued its start and end on the card's clock are fixed: it starts when its queue and its
-// engine are free. When it really runs is another matter, decided by the host; only the order is
-// the same. Dependencies always point to work enqueued earlier, and engines run in order, so the
-// oldest unfinished job can always run: nothing here can deadlock.
+// engine are free, and not before what the host has already waited for. When it really runs is
+// another matter, decided by the host; only the order is the same. Dependencies always point to
+// work enqueued earlier, and engines run in order, so the oldest unfinished job can always run:
+// nothing here can deadlock.
 #pragma once
 
 #include <array>
@@ -103,6 +104,7 @@ class Scheduler final : public WorkTracker {
   // All of these under the lock.
   bool is_done_locked(uint64_t sequence) const;
   Pending* find(uint64_t sequence);
+  void catch_up(Queue& queue) const;  // what the host has seen is past for every queue
   uint64_t add_pending(int engine);
   void depend(uint64_t sequence, uint64_t on);
   bool can_start(const Engine& engine);
@@ -125,6 +127,7 @@ class Scheduler final : public WorkTracker {
   std::atomic<uint64_t> first_unfinished_{1};
   uint64_t last_ = 0;
   Nanoseconds now_ = 0;
+  Nanoseconds seen_ = 0;  // the latest end that a host thread has waited for
   std::exception_ptr fault_;
   std::deque<Overflow> overflows_;
   bool is_stopping_ = false;

@@ -39,9 +39,9 @@ enum class Domain : uint8_t { None, Float, Int };
 
 struct FormatInfo {
   std::string_view name;
-  uint8_t bits;         // of one element in memory, the container included
-  Domain domain;        // float formats widen to fp32, integer formats to int32
-  bool is_computable;   // steps may read and write it (the others only exist in layouts)
+  uint8_t bits;        // of one element in memory, the container included
+  Domain domain;       // float formats widen to fp32, integer formats to int32
+  bool is_computable;  // steps may read and write it (the others only exist in layouts)
 };
 
 // The row for a format; `INVALID`'s row for a value outside the enumeration.

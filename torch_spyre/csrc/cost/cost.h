@@ -10,20 +10,20 @@ namespace spyre::cost {
 
 // Which published law prices the step's LPDDR5 traffic.
 enum class Traffic : uint8_t {
-  Fused = 0,         // any fused kernel, and everything not named below
-  Restickify = 1,    // standalone, through LPDDR5
+  Fused = 0,       // any fused kernel, and everything not named below
+  Restickify = 1,  // standalone, through LPDDR5
   CrossRowReduction = 2,
   RowReduction = 3,
   BroadcastPointwise = 4,
-  Matmul = 5,        // operands broadcast to many cores
+  Matmul = 5,  // operands broadcast to many cores
 };
 
 struct Step {
   Traffic traffic = Traffic::Fused;
   int cores = 1;
-  int64_t bytes_read = 0;     // LPDDR5, all cores together, broadcast operands once
+  int64_t bytes_read = 0;  // LPDDR5, all cores together, broadcast operands once
   int64_t bytes_written = 0;
-  int64_t sfp_elements = 0;   // of the busiest core
+  int64_t sfp_elements = 0;             // of the busiest core
   int64_t lx_read = 0, lx_written = 0;  // bytes, of the busiest core
 
   // RowReduction

@@ -171,8 +171,8 @@ void replace_storage(const c10::Storage& storage, LayoutPtr layout, c10::ScalarT
                              storage.allocator(), true);
     if (before.dtype == dtype) {
       const int64_t common = std::min(before.numel, numel);
-      copy_tensor(image_view(storage).narrow(0, 0, common),
-                  image_view(fresh).narrow(0, 0, common), false);
+      copy_tensor(image_view(storage).narrow(0, 0, common), image_view(fresh).narrow(0, 0, common),
+                  false);
     } else {  // the same bytes under another type
       const at::Tensor image = read_image(fresh);
       const at::Tensor bytes = read_image(storage).view(at::kByte);
@@ -216,9 +216,8 @@ void adopt_dtype(const at::Tensor& tensor) {
 }
 
 at::Tensor materialize(const at::Tensor& tensor) {
-  at::Tensor values = make_tensor(tensor.sizes(),
-                                  c10::contiguous_strides(tensor.sizes()), tensor.scalar_type(),
-                                  tensor.device().index());
+  at::Tensor values = make_tensor(tensor.sizes(), c10::contiguous_strides(tensor.sizes()),
+                                  tensor.scalar_type(), tensor.device().index());
   copy_tensor(tensor, values, false);
   return values;
 }

@@ -48,12 +48,11 @@ std::optional<Row> row_of(c10::ScalarType dtype) noexcept {
 Row checked_row(c10::ScalarType dtype) {
   const auto row = row_of(dtype);
   if (!row) {
-    const char* advice = dtype == c10::ScalarType::Double
-                             ? "; use torch.float32 instead"
-                             : "; convert it on the CPU first";
+    const char* advice = dtype == c10::ScalarType::Double ? "; use torch.float32 instead"
+                                                          : "; convert it on the CPU first";
     C10_THROW_ERROR(
         TypeError,
-        "Cannot put a torch." + c10::getDtypeNames(dtype).first +
+        "Cannot put a torch." + std::string(c10::getDtypeNames(dtype).first) +
             " tensor on a spyre device: the card has no such number format. It holds float32, "
             "float16, bfloat16, float8_e4m3fn, float8_e5m2, bool, int8, int16, int32, int64 (as "
             "int32) and uint8" +

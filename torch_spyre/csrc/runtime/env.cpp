@@ -140,13 +140,15 @@ Environment read_environment() {
   }
   const auto local_world = integer_between("LOCAL_WORLD_SIZE", 1, 1 << 20);
   const auto world = integer_between("AIU_WORLD_SIZE", 1, kMaxCards);
-  env.cards = static_cast<int>(world.value_or(std::min<int64_t>(local_world.value_or(1), kMaxCards)));
+  env.cards =
+      static_cast<int>(world.value_or(std::min<int64_t>(local_world.value_or(1), kMaxCards)));
   env.visible = visible_devices(env.cards);
   if (const auto rank = integer_between("LOCAL_RANK", 0, 1 << 20); rank && !env.visible.empty()) {
     env.default_device = static_cast<int>(*rank % static_cast<int64_t>(env.visible.size()));
   }
   env.card_memory = memory_size("SPYRE_CARD_MEMORY");
-  env.card_threads = static_cast<int>(integer_between("SPYRE_CARD_THREADS", 1, kMaxThreads).value_or(0));
+  env.card_threads =
+      static_cast<int>(integer_between("SPYRE_CARD_THREADS", 1, kMaxThreads).value_or(0));
   env.debug = flag("TORCH_SPYRE_DEBUG", false);
   env.downcast_warning = flag("TORCH_SPYRE_DOWNCAST_WARN", true);
   if (flag("SPYRE_CARD_CHECK", false)) {

@@ -99,8 +99,9 @@ struct SpyreGuardImpl final : public c10::impl::DeviceGuardImplInterface {
 
   void record(void** event, const Stream& stream, const DeviceIndex device,
               const c10::EventFlag flag) const override {
-    TORCH_CHECK(device == -1 || device == stream.device_index(), "the event belongs to spyre:",
-                static_cast<int>(device), " and can't be recorded on a stream of ", stream.device());
+    TORCH_CHECK(device == -1 || device == stream.device_index(),
+                "the event belongs to spyre:", static_cast<int>(device),
+                " and can't be recorded on a stream of ", stream.device());
     if (*event == nullptr) {
       *event = new CardEvent();  // owned by c10's Event, which calls destroyEvent
     }
@@ -143,9 +144,9 @@ struct SpyreGuardImpl final : public c10::impl::DeviceGuardImplInterface {
                 "both events must be recorded before their elapsed time can be asked for");
     TORCH_CHECK(from->has_timing && to->has_timing,
                 "both events must be created with enable_timing=True to give an elapsed time");
-    TORCH_CHECK(from->device == to->device, "the events were recorded on spyre:",
-                static_cast<int>(from->device), " and spyre:", static_cast<int>(to->device),
-                ", whose clocks are independent");
+    TORCH_CHECK(from->device == to->device,
+                "the events were recorded on spyre:", static_cast<int>(from->device),
+                " and spyre:", static_cast<int>(to->device), ", whose clocks are independent");
     return static_cast<double>(to->ticket.end - from->ticket.end) / 1e6;  // milliseconds
   }
 };

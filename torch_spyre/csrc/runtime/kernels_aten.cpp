@@ -39,7 +39,8 @@ void check_options(const optional<at::Layout>& layout, const optional<bool>& pin
 
 void check_size(IntArrayRef size) {
   for (const int64_t extent : size) {
-    TORCH_CHECK(extent >= 0, "Trying to create tensor with negative dimension ", extent, ": ", size);
+    TORCH_CHECK(extent >= 0, "Trying to create tensor with negative dimension ", extent, ": ",
+                size);
   }
 }
 
@@ -169,8 +170,10 @@ at::Scalar local_scalar_dense(const Tensor& self) { return self.cpu().item(); }
 // The comparison runs on the card; whether all of its results are true is read on the host,
 // until the card has reductions.
 bool equal(const Tensor& self, const Tensor& other) {
-  TORCH_CHECK(self.device() == other.device(), "Expected all tensors to be on the same device, but "
-              "found at least two devices, ", self.device(), " and ", other.device(), "!");
+  TORCH_CHECK(self.device() == other.device(),
+              "Expected all tensors to be on the same device, but "
+              "found at least two devices, ",
+              self.device(), " and ", other.device(), "!");
   if (!self.is_same_size(other)) {
     return false;
   }

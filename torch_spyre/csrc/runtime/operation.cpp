@@ -39,14 +39,16 @@ bool is_number(const c10::IValue& value, const c10::Type& type) {
 }
 
 c10::ScalarType number_dtype(const c10::Scalar& number) {
-  return number.isBoolean()    ? c10::ScalarType::Bool
+  return number.isBoolean()         ? c10::ScalarType::Bool
          : number.isIntegral(false) ? c10::ScalarType::Long
-                               : c10::ScalarType::Double;
+                                    : c10::ScalarType::Double;
 }
 
 [[noreturn]] void throw_device_mix(const std::string& name, c10::Device a, c10::Device b) {
-  C10_THROW_ERROR(Error, "Expected all tensors to be on the same device, but found at least two "
-                         "devices, " + a.str() + " and " + b.str() + "! (in " + name + ")");
+  C10_THROW_ERROR(Error,
+                  "Expected all tensors to be on the same device, but found at least two "
+                  "devices, " +
+                      a.str() + " and " + b.str() + "! (in " + name + ")");
 }
 
 // Per operation, the arguments whose values belong into the key.
@@ -57,8 +59,8 @@ std::unordered_map<std::string, std::vector<int64_t>>& value_arguments() {
 
 struct Call {
   std::string name;
-  std::vector<c10::IValue> values;         // in schema order
-  std::vector<const c10::Type*> types;     // null: a tensor
+  std::vector<c10::IValue> values;      // in schema order
+  std::vector<const c10::Type*> types;  // null: a tensor
   std::vector<bool> is_written;
   c10::DeviceIndex device = -1;
   std::optional<at::Generator> generator;
@@ -93,8 +95,7 @@ void append_tensor(Call& call, const at::Tensor& tensor, size_t index) {
     ViewSpec spec;
     spec.view = view_of(tensor, Frame::Stick);
     spec.alias = first_alias(call, tensor);
-    spec.distance =
-        tensor.storage_offset() - call.values[spec.alias].toTensor().storage_offset();
+    spec.distance = tensor.storage_offset() - call.values[spec.alias].toTensor().storage_offset();
     call.key.push_back('T');
     append_key(call.key, spec.alias);
     append_key(call.key, spec.distance);
@@ -251,7 +252,8 @@ void launch(const Call& call, const EagerPlan& plan, const std::vector<at::Tenso
                             plan.temporary_bytes - source.index});
         break;
       case Kind::Float:
-        bindings.push_back({float_word(std::get<ScalarSpec>(call.specs.at(source.index)).value), 0});
+        bindings.push_back(
+            {float_word(std::get<ScalarSpec>(call.specs.at(source.index)).value), 0});
         break;
       case Kind::Int:
         bindings.push_back(
@@ -328,8 +330,8 @@ void operation_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
   const size_t count = schema.arguments().size();
   Call call;
-  call.name = schema.overload_name().empty() ? schema.name()
-                                             : schema.name() + "." + schema.overload_name();
+  call.name =
+      schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
   for (size_t index = 0; index < count; ++index) {
     const c10::Argument& argument = schema.arguments()[index];
     call.values.push_back(std::move((*stack)[stack->size() - count + index]));

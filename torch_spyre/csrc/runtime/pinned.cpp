@@ -72,7 +72,8 @@ class PinnedAllocator final : public at::HostAllocator {
   }
 
   std::array<c10::CachingAllocator::Stat*, 4> all_stats() {
-    return {&stats_.allocations, &stats_.allocated_bytes, &stats_.active_requests, &stats_.active_bytes};
+    return {&stats_.allocations, &stats_.allocated_bytes, &stats_.active_requests,
+            &stats_.active_bytes};
   }
 
   std::mutex mutex_;

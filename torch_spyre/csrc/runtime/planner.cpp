@@ -104,8 +104,9 @@ ProgramId EagerPlan::loaded(c10::DeviceIndex device) const {
   if (const ProgramId known = loaded_[device].load()) {
     return known - 1;
   }
-  const ProgramId id = translated(
-      [&] { return driver(device).load(std::as_bytes(std::span(program.data(), program.size()))); });
+  const ProgramId id = translated([&] {
+    return driver(device).load(std::as_bytes(std::span(program.data(), program.size())));
+  });
   loaded_[device].store(id + 1, std::memory_order_release);
   return id;
 }

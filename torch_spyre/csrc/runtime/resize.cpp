@@ -41,7 +41,8 @@ void resize_storage(const c10::Storage& storage, int64_t bytes) {
 void resize_tensor(const at::Tensor& tensor, c10::IntArrayRef size,
                    std::optional<c10::MemoryFormat> format) {
   for (const int64_t extent : size) {
-    TORCH_CHECK(extent >= 0, "Trying to create tensor with negative dimension ", extent, ": ", size);
+    TORCH_CHECK(extent >= 0, "Trying to create tensor with negative dimension ", extent, ": ",
+                size);
   }
   if (tensor.sizes() == size && !format) {
     return;
@@ -61,9 +62,8 @@ void resize_tensor(const at::Tensor& tensor, c10::IntArrayRef size,
 
 void resize_output(const at::Tensor& tensor, c10::IntArrayRef size) {
   at::native::resize_output_check(tensor, size);  // warns
-  if (tensor.storage_offset() == 0 &&
-      product(size) * static_cast<int64_t>(tensor.itemsize()) !=
-          static_cast<int64_t>(tensor.storage().nbytes())) {
+  if (tensor.storage_offset() == 0 && product(size) * static_cast<int64_t>(tensor.itemsize()) !=
+                                          static_cast<int64_t>(tensor.storage().nbytes())) {
     start_storage(tensor, size);
     tensor.unsafeGetTensorImpl()->set_sizes_contiguous(size);
   } else {

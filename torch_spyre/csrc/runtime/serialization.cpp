@@ -59,8 +59,8 @@ void save_layout(const at::Tensor& tensor, Metadata& metadata) {
   if (layout == *default_layout(tensor.sizes(), tensor.strides(), tensor.scalar_type())) {
     return;
   }
-  metadata[std::string(kPrefix) + join(layout.device_size()) + ":" + join(layout.stride_map()) + ":" +
-           std::to_string(static_cast<int>(layout.device_dtype())) + ":" +
+  metadata[std::string(kPrefix) + join(layout.device_size()) + ":" + join(layout.stride_map()) +
+           ":" + std::to_string(static_cast<int>(layout.device_dtype())) + ":" +
            std::to_string(static_cast<int>(layout.element_arrangement()))] = true;
 }
 

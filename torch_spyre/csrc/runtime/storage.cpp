@@ -32,7 +32,8 @@ void* handle_of(c10::DeviceIndex device, Address address) {
   static std::array<std::byte*, 8> base{};
   std::call_once(reserved[device], [device] {
     const size_t bytes = 2 * static_cast<size_t>(driver(device).properties().total_memory);
-    void* range = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* range =
+        mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     TORCH_CHECK(range != MAP_FAILED, "could not reserve ", bytes,
                 " bytes of address space for the handles of spyre:", static_cast<int>(device),
                 "; a limit on address space (ulimit -v) is set too low, or use SPYRE_CARD_MEMORY");
@@ -149,8 +150,8 @@ void check_layout(const SpyreTensorLayout& layout, c10::ScalarType dtype, int64_
                     "tensors are held in the STANDARD element arrangement, the layout asks for ",
                     element_arrangement_name(layout.element_arrangement()));
   const std::string reason = layout.why_not_for(numel);
-  TORCH_CHECK_VALUE(reason.empty(), "the layout does not fit a tensor of ", numel, " elements: ",
-                    reason, ": ", layout.to_string());
+  TORCH_CHECK_VALUE(reason.empty(), "the layout does not fit a tensor of ", numel,
+                    " elements: ", reason, ": ", layout.to_string());
 }
 
 LayoutPtr untyped_layout(int64_t bytes) {

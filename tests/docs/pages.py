@@ -1,0 +1,111 @@
+"""The code in Markdown pages: finding it, and running a page from top to bottom.
+
+Blocks that count, by the language after the fence:
+
+| language | what happens |
+|---|---|
+| `python` | runs in the namespace of the page; its output stands in a block behind it |
+| `python` with `>>>` | the same, compared line by line in the manner of doctest |
+| `output` | what the Python block before it prints; `...` stands for anything |
+| `shell` | is not run; see `test_examples.py` |
+
+Run as a script it executes one page, in a fresh process: `python pages.py page.md`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md")))
+
+_FENCE = re.compile(r"(`{3,})(.*)")
+_OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its text, and the number of its first line in the page."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(page: Path) -> list[Block]:
+    """Every fenced block of a page, in order."""
+    found: list[Block] = []
+    lines: list[str] = []
+    fence, language, start = "", "", 0
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        match = _FENCE.fullmatch(line.rstrip())
+        if not fence and match:
+            fence, language, start = match[1], match[2].strip(), number + 1
+        elif fence and line.strip() == fence:
+            found.append(Block(language, "\n".join(lines) + "\n", start))
+            fence, lines = "", []
+        elif fence:
+            lines.append(line)
+    assert not fence, f"{page}: the block that starts at line {start - 1} has no end"
+    return found
+
+
+class MismatchError(AssertionError):
+    """A page does not show what its code does."""
+
+
+def _run_session(page: Path, block: Block, namespace: dict[str, Any]) -> None:
+    """A block of `>>>` lines and their output."""
+    report = io.StringIO()
+    test = doctest.DocTestParser().get_doctest(
+        block.text, namespace, page.name, str(page), block.line - 1
+    )
+    runner = doctest.DocTestRunner(optionflags=_OPTIONS)
+    runner.run(test, out=report.write, clear_globs=False)
+    if runner.failures:
+        raise MismatchError(report.getvalue())
+    namespace.update(test.globs)
+
+
+def _run_script(
+    page: Path, block: Block, expected: Block | None, namespace: dict[str, Any]
+) -> None:
+    # Empty lines in front: tracebacks then name lines of the page.
+    code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code, namespace)
+    wanted = expected.text if expected else ""
+    if not doctest.OutputChecker().check_output(wanted, printed.getvalue(), _OPTIONS):
+        raise MismatchError(
+            f"{page}, line {block.line}: the block prints\n{printed.getvalue()}\n"
+            f"and the page shows\n{wanted}"
+        )
+
+
+def run_page(page: Path) -> int:
+    """Run the Python blocks of a page in order, in one namespace; returns how many there were."""
+    namespace: dict[str, Any] = {"__name__": "page"}
+    code = blocks(page)
+    count = 0
+    for block, after in zip(code, [*code[1:], None], strict=True):
+        if block.language != "python":
+            continue
+        count += 1
+        if block.text.lstrip().startswith(">>>"):
+            _run_session(page, block, namespace)
+        else:
+            expected = after if after and after.language == "output" else None
+            _run_script(page, block, expected, namespace)
+    return count
+
+
+if __name__ == "__main__":
+    print(f"{run_page(Path(sys.argv[1]))} blocks")

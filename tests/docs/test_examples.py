@@ -1,0 +1,140 @@
+"""What README, docs and examples show is what happens."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import PAGES, ROOT, Block, MismatchError, blocks, run_page
+
+LANGUAGES = {"python", "output", "shell", "text", "cpp"}
+OURS = ("AIU_", "SPYRE_", "TORCH_SPYRE_", "FLEX_", "LOCAL_")
+PROGRAMS = {"cd", "git", "make", "pip", "python", ".venv/bin/python"}
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def run_fresh(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Python in a new process, with an environment in which nothing of ours is set."""
+    return subprocess.run(
+        [sys.executable, "-P", *arguments],
+        env={name: value for name, value in os.environ.items() if not name.startswith(OURS)},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def python_pages() -> list[Path]:
+    return [page for page in PAGES if any(block.language == "python" for block in blocks(page))]
+
+
+@pytest.mark.parametrize("page", python_pages(), ids=relative)
+def test_the_python_of_a_page_does_what_the_page_shows(page, tmp_path):
+    done = run_fresh(str(ROOT / "tests/docs/pages.py"), str(page), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=relative)
+def test_every_example_runs(example, tmp_path):
+    done = run_fresh(str(example), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip(), "an example shows something"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_every_block_names_a_language_that_is_checked(page):
+    for block in blocks(page):
+        known = block.language in LANGUAGES or block.language.startswith("{")
+        assert known, f"line {block.line - 1}: '{block.language}' is none of {sorted(LANGUAGES)}"
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def variables() -> set[str]:
+    return set(re.findall(r"^\| `([A-Z_]+)", (ROOT / "docs/runtime.md").read_text(), re.MULTILINE))
+
+
+def why_unknown(command: str) -> str | None:
+    """None for a command that can be typed as it stands, else what is wrong with it."""
+    words = shlex.split(command, comments=True)
+    while words and "=" in words[0]:
+        name = words.pop(0).split("=")[0]
+        if name not in variables():
+            return f"{name} is not in the table of environment variables"
+    if not words:
+        return None
+    program, *arguments = words
+    if program not in PROGRAMS:
+        return f"{program} is not among {sorted(PROGRAMS)}"
+    if program == "make":
+        missing = [word for word in arguments if "=" not in word and word not in make_targets()]
+        return f"no make target {missing}" if missing else None
+    if program.endswith("python") and arguments and not arguments[0].startswith("-"):
+        return None if (ROOT / arguments[0]).is_file() else f"there is no {arguments[0]}"
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_shell_blocks_hold_commands_that_exist(page):
+    for block in blocks(page):
+        if block.language == "shell":
+            wrong = {line: why_unknown(line) for line in block.text.splitlines()}
+            assert not any(wrong.values()), wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_links_to_files_of_the_repository_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{relative(page)} links to {target}"
+
+
+# The checks above are worth as much as these.
+
+
+def write_page(folder: Path, text: str) -> Path:
+    page = folder / "page.md"
+    page.write_text(text)
+    return page
+
+
+def test_a_page_whose_output_is_wrong_is_found(tmp_path):
+    page = write_page(tmp_path, "```python\nprint(1)\n```\n\n```output\n2\n```\n")
+    with pytest.raises(MismatchError, match="prints\n1"):
+        run_page(page)
+
+
+def test_a_page_that_hides_its_output_is_found(tmp_path):
+    with pytest.raises(MismatchError):
+        run_page(write_page(tmp_path, "```python\nprint(1)\n```\n"))
+
+
+def test_a_wrong_session_is_found(tmp_path):
+    with pytest.raises(MismatchError, match="Expected"):
+        run_page(write_page(tmp_path, "```python\n>>> 1 + 1\n3\n```\n"))
+
+
+def test_blocks_of_a_page_share_a_namespace(tmp_path):
+    text = "```python\nx = 1\n```\n```python\n>>> x + 1\n2\n>>> y = x + 2\n```\n"
+    page = write_page(tmp_path, text + "```python\nprint(y)\n```\n```output\n3\n```\n")
+    assert run_page(page) == 3
+    assert blocks(page)[0] == Block("python", "x = 1\n", 2)
+
+
+@pytest.mark.parametrize(
+    "command", ["make nonsense", "frobnicate", "NO_SUCH_VARIABLE=1 make test", "python none.py"]
+)
+def test_a_command_that_does_not_exist_is_found(command):
+    assert why_unknown(command)

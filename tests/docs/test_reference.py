@@ -1,0 +1,95 @@
+"""The reference pages list what there is: nothing is missing, nothing is invented."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+import torch
+from torch_spyre._C import _card
+
+from tests.docs.pages import ROOT
+from torch_spyre import _patches, device
+
+CSRC = ROOT / "torch_spyre/csrc"
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of every table row of a page; a bar within a cell is written with a backslash."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[c.strip() for c in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def first_names(text: str) -> set[str]:
+    """The name in backticks that a table row starts with, without its arguments."""
+    matches = (re.match(r"`([\w.]+)", row[0]) for row in rows(text))
+    return {match[1] for match in matches if match}
+
+
+@pytest.mark.parametrize("name", sorted(device.__all__))
+def test_a_public_name_has_a_docstring_and_a_row_in_the_reference(name):
+    value = getattr(device, name)
+    assert inspect.getdoc(value), f"torch.spyre.{name} has no docstring"
+    assert name in first_names(page("api.md")), f"docs/api.md has no row for {name}"
+
+
+def test_the_reference_names_nothing_that_does_not_exist():
+    for row in rows(page("api.md")):
+        match = re.match(r"`(torch[\w.]*\.)?(\w+)", row[0])
+        if match and not match[1]:
+            holders = (device, device.SpyreTensorLayout, device.Stream, torch.Event)
+            assert any(hasattr(holder, match[2]) for holder in holders), row[0]
+
+
+def test_all_members_of_the_layout_are_in_the_reference():
+    members = {name for name in vars(device.SpyreTensorLayout) if not name.startswith("_")}
+    assert members <= first_names(page("api.md"))
+
+
+def variables_read() -> set[str]:
+    """The environment variables that the C++ code looks at, from its sources."""
+    calls = r'(?:read|integer_between|flag|memory_size)\("([A-Z_]+)"'
+    found = set(re.findall(calls, (CSRC / "runtime/env.cpp").read_text()))
+    kernels = (CSRC / "card/kernels.cpp").read_text()
+    return found | set(re.findall(r'kVariable = "([A-Z_]+)"', kernels))
+
+
+def test_the_table_of_variables_says_which_ones_work():
+    table = {row[0].split("=")[0].strip("`"): row[-1] for row in rows(page("runtime.md"))}
+    marked = {name for name, state in table.items() if state == "works"}
+    assert marked == variables_read() - {"SPYRE_CARD_CHECK"}
+    assert table["SPYRE_CARD_CHECK"] == "refused"
+
+
+def test_every_patch_is_on_the_page_of_patches():
+    promised = {row[0] for row in rows(inspect.getdoc(_patches) or "")} - {"what"}
+    assert promised and promised <= {row[0] for row in rows(page("patches.md"))}
+    assigned = set(re.findall(r"^    [\w.]*?(\w+) = _", inspect.getsource(_patches.apply), re.M))
+    assert assigned == {re.search(r"(\w+)[`(]", name)[1] for name in promised}
+
+
+def test_every_opcode_is_in_the_program_format():
+    table = {row[1].strip("`"): (int(row[0]), row[2].strip("`")) for row in opcode_rows()}
+    assert table == dict(_card.opcodes)
+
+
+def opcode_rows() -> list[list[str]]:
+    return [row for row in rows(page("program-format.md")) if row[0].isdigit() and ":" in row[2]]
+
+
+def test_every_number_format_is_on_the_card_page():
+    table = {row[0].strip("`"): row[1:] for row in rows(page("card.md"))}
+    for name, value in device.DataFormats.__members__.items():
+        assert table[name][0] == str(int(value))
+        assert table[name][1] == str(value.elems_per_stick() or "none")
+
+
+def test_record_sizes_are_those_of_the_header():
+    header = (CSRC / "card/program.h").read_text()
+    for record, size in re.findall(r"static_assert\(sizeof\((\w+)\) == (\d+)\)", header):
+        assert f"`{record}`, {size} bytes" in page("program-format.md"), record

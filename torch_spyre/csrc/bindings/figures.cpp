@@ -1,0 +1,67 @@
+#include "bindings/figures.h"
+
+#include <pybind11/stl.h>
+
+#include <stdexcept>
+
+namespace py = pybind11;
+
+namespace spyre {
+
+py::dict to_dict(const CardProperties& properties) {
+  py::dict out;
+  out["name"] = properties.name;
+  out["total_memory"] = properties.total_memory;
+  out["cores"] = properties.cores;
+  out["lx_bytes"] = properties.lx_bytes;
+  out["stick_bytes"] = properties.stick_bytes;
+  out["host_threads"] = properties.host_threads;
+  return out;
+}
+
+py::dict to_dict(const Counters& counters) {
+  py::dict out;
+  out["bytes_to_card"] = counters.bytes_to_card;
+  out["bytes_to_host"] = counters.bytes_to_host;
+  out["bytes_read"] = counters.bytes_read;
+  out["bytes_written"] = counters.bytes_written;
+  out["launches"] = counters.launches;
+  out["transfers"] = counters.transfers;
+  out["pt_busy_ns"] = counters.pt_busy;
+  out["sfp_busy_ns"] = counters.sfp_busy;
+  out["memory_busy_ns"] = counters.memory_busy;
+  out["lx_busy_ns"] = counters.lx_busy;
+  out["to_card_busy_ns"] = counters.to_card_busy;
+  out["to_host_busy_ns"] = counters.to_host_busy;
+  out["compute_busy_ns"] = counters.compute_busy;
+  out["lx_high_water"] = counters.lx_high_water;
+  return out;
+}
+
+const char* fault_name(CardFault::Kind kind) {
+  switch (kind) {
+    case CardFault::Kind::DmaError:
+      return "DmaError";
+    case CardFault::Kind::EccError:
+      return "EccError";
+    case CardFault::Kind::CoreHang:
+      return "CoreHang";
+    case CardFault::Kind::CardLost:
+      return "CardLost";
+    case CardFault::Kind::Internal:
+      return "Internal";
+  }
+  return "Internal";
+}
+
+CardFault::Kind fault_kind(const std::string& name) {
+  using Kind = CardFault::Kind;
+  for (const Kind kind :
+       {Kind::DmaError, Kind::EccError, Kind::CoreHang, Kind::CardLost, Kind::Internal}) {
+    if (name == fault_name(kind)) return kind;
+  }
+  throw std::invalid_argument("unknown fault '" + name +
+                              "'; use DmaError, EccError, CoreHang, CardLost or Internal");
+}
+
+}  // namespace spyre
