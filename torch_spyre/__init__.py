@@ -6,6 +6,7 @@ and from then on has a device called ``spyre`` and a module ``torch.spyre``.
 
 from __future__ import annotations
 
+import importlib
 import warnings
 
 __all__ = ["__version__"]
@@ -39,6 +40,9 @@ def _autoload() -> None:
 
 
 def __getattr__(name: str) -> object:
+    if name == "_C":  # needs PyTorch's libraries, which `import torch` loads
+        importlib.import_module("torch")
+        return importlib.import_module("torch_spyre._C")
     if name == "require_layout":
         raise AttributeError(
             "torch_spyre.require_layout is for compiled code, and this version has no compiler "

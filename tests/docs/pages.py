@@ -7,6 +7,7 @@ Blocks that count, by the language after the fence:
 | `python` | runs in the namespace of the page; its output stands in a block behind it |
 | `python` with `>>>` | the same, compared line by line in the manner of doctest |
 | `output` | what the Python block before it prints; `...` stands for anything |
+| `output examples/x.py` | what that example prints |
 | `shell` | is not run; see `test_examples.py` |
 
 Run as a script it executes one page, in a fresh process: `python pages.py page.md`.
@@ -57,6 +58,11 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
+def same_output(wanted: str, got: str) -> bool:
+    """Are the two the same, up to white space and what `...` stands for?"""
+    return doctest.OutputChecker().check_output(wanted, got, _OPTIONS)
+
+
 class MismatchError(AssertionError):
     """A page does not show what its code does."""
 
@@ -83,7 +89,7 @@ def _run_script(
     with contextlib.redirect_stdout(printed):
         exec(code, namespace)
     wanted = expected.text if expected else ""
-    if not doctest.OutputChecker().check_output(wanted, printed.getvalue(), _OPTIONS):
+    if not same_output(wanted, printed.getvalue()):
         raise MismatchError(
             f"{page}, line {block.line}: the block prints\n{printed.getvalue()}\n"
             f"and the page shows\n{wanted}"

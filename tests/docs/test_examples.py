@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import PAGES, ROOT, Block, MismatchError, blocks, run_page
+from tests.docs.pages import PAGES, ROOT, Block, MismatchError, blocks, run_page, same_output
 
 LANGUAGES = {"python", "output", "shell", "text", "cpp"}
 OURS = ("AIU_", "SPYRE_", "TORCH_SPYRE_", "FLEX_", "LOCAL_")
@@ -49,13 +49,20 @@ def test_every_example_runs(example, tmp_path):
     done = run_fresh(str(example), cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip(), "an example shows something"
+    for shown in blocks_of_language(f"output {relative(example)}"):
+        assert same_output(shown.text, done.stdout), f"a page shows\n{shown.text}"
+
+
+def blocks_of_language(language: str) -> list[Block]:
+    return [block for page in PAGES for block in blocks(page) if block.language == language]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_every_block_names_a_language_that_is_checked(page):
     for block in blocks(page):
-        known = block.language in LANGUAGES or block.language.startswith("{")
-        assert known, f"line {block.line - 1}: '{block.language}' is none of {sorted(LANGUAGES)}"
+        language, *of = block.language.split() or [""]
+        assert all((ROOT / name).is_file() for name in of if language == "output")
+        assert language in LANGUAGES or language.startswith("{"), f"line {block.line - 1}: '{language}' is none of {sorted(LANGUAGES)}"
 
 
 def make_targets() -> set[str]:

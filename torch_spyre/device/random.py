@@ -33,7 +33,7 @@ def seed() -> int:
 
 def seed_all() -> None:
     """Seed all devices' generators with the same random number."""
-    manual_seed_all(torch.seed())
+    manual_seed_all(seed())
 
 
 def initial_seed() -> int:

@@ -52,7 +52,7 @@ class Stream(torch.Stream):
 
     def record_event(self, event: torch.Event | None = None) -> torch.Event:
         """Record an event (a new one, if none is given) after the work queued so far."""
-        event = Event() if event is None else event
+        event = torch.Event(device=DEVICE_NAME) if event is None else event
         event.record(self)
         return event
 
