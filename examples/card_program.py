@@ -6,8 +6,8 @@ import dataclasses
 from array import array
 
 import torch  # noqa: F401  the extension needs torch's libraries to be loaded
-from torch_spyre._C import _card
 
+from torch_spyre._C import _card
 from torch_spyre.backend.disassemble import disassemble
 from torch_spyre.backend.program import (
     Operand,
@@ -60,7 +60,7 @@ card.launch(card.load(encode(program)), [(source, NBYTES), (result, NBYTES)])
 back = array("f", bytes(NBYTES))
 card.wait(card.copy_to_host(result, plain, back))
 print("squares are right:", all(b == a * a for a, b in zip(numbers, back, strict=True)))
-print("modelled time on the card:", card.counters()["compute_busy"], "ns")
+print("modelled time on the card:", card.counters()["compute_busy_ns"], "ns")
 
 # The same program, but the result is declared one stick too small.
 small = dataclasses.replace(program.symbols[1], nbytes=NBYTES - STICK)

@@ -6,7 +6,6 @@ and from then on has a device called ``spyre`` and a module ``torch.spyre``.
 
 from __future__ import annotations
 
-import importlib
 import warnings
 
 __all__ = ["__version__"]
@@ -40,12 +39,14 @@ def _autoload() -> None:
 
 
 def __getattr__(name: str) -> object:
-    if name == "_C":  # needs PyTorch's libraries, which `import torch` loads
-        importlib.import_module("torch")
-        return importlib.import_module("torch_spyre._C")
     if name == "require_layout":
         raise AttributeError(
             "torch_spyre.require_layout is for compiled code, and this version has no compiler "
             "yet; use x.to(device_layout=layout) in eager code"
         )
     raise AttributeError(f"module 'torch_spyre' has no attribute {name!r}")
+
+
+# Last, because PyTorch calls `_autoload` while it is imported: `import torch_spyre` by itself gives
+# the device too, and the extension finds PyTorch's libraries loaded.
+import torch  # noqa: E402, F401

@@ -62,7 +62,9 @@ def test_every_block_names_a_language_that_is_checked(page):
     for block in blocks(page):
         language, *of = block.language.split() or [""]
         assert all((ROOT / name).is_file() for name in of if language == "output")
-        assert language in LANGUAGES or language.startswith("{"), f"line {block.line - 1}: '{language}' is none of {sorted(LANGUAGES)}"
+        assert language in LANGUAGES or language.startswith("{"), (
+            f"line {block.line - 1}: '{language}' is none of {sorted(LANGUAGES)}"
+        )
 
 
 def make_targets() -> set[str]:

@@ -6,6 +6,7 @@ tests compare values without a card.
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,7 @@ import torch
 from torch_spyre import ir
 from torch_spyre.backend.program import decode
 from torch_spyre.ops import eager
-from torch_spyre.ops.plan import OutputSpec, Plan, ScalarMeta, TensorMeta
+from torch_spyre.ops.plan import Bind, OutputSpec, Plan, ScalarMeta, TensorMeta
 from torch_spyre.ops.views import contiguous_strides, layout
 
 
@@ -147,13 +148,12 @@ class Call:
             result = argument
         if plan.program is not None:
             pool = program_model.noise(plan.temp_bytes, seed=7)
-            bindings = [self._bind(bind.kind, bind.index, made, pool) for bind in plan.symbols]
+            bindings = [self._bind(bind, made, pool) for bind in plan.symbols]
             program_model.Machine(decode(plan.program), bindings).run()
         return result
 
-    def _bind(
-        self, kind: str, index: int, made: list[Tensor], pool: np.ndarray
-    ) -> np.ndarray | int:
+    def _bind(self, bind: Bind, made: list[Tensor], pool: np.ndarray) -> np.ndarray | int:
+        kind, index = bind.kind, bind.index
         match kind:
             case "arg":
                 argument = self.args[index]
@@ -167,9 +167,11 @@ class Call:
                 value = self.args[index]
                 number = value.item() if isinstance(value, torch.Tensor) else value
                 assert isinstance(number, bool | int | float)
-                return _word(
-                    float(number) if kind == "scalar_float" else int(number), kind == "scalar_float"
-                )
+                if kind == "scalar_int":
+                    return _word(int(number), False)
+                is_bounded = math.isfinite(number)
+                bounded = min(max(number, -bind.limit), bind.limit) if is_bounded else number
+                return _word(float(bounded), True)
             case "seed_low":
                 return self.seed & 0xFFFFFFFF
             case "seed_high":

@@ -7,6 +7,7 @@ host was doing.
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any, Self
 
 import torch
@@ -95,6 +96,12 @@ def _wrap(stream: torch.Stream) -> Stream:
     )
 
 
+@functools.cache
+def _device_type() -> int:
+    """The number under which streams know their kind of device."""
+    return torch.accelerator.current_stream().device_type
+
+
 def current_stream(device: Device = None) -> Stream:
     """Return this thread's current stream on a device."""
     return _wrap(torch.accelerator.current_stream(device_index(device)))
@@ -102,13 +109,14 @@ def current_stream(device: Device = None) -> Stream:
 
 def default_stream(device: Device = None) -> Stream:
     """Return a device's default stream, which has id 0."""
-    device_type = torch.Stream(device=DEVICE_NAME).device_type
-    return Stream(stream_id=0, device_index=device_index(device), device_type=device_type)
+    return Stream(stream_id=0, device_index=device_index(device), device_type=_device_type())
 
 
 def set_stream(stream: torch.Stream | None) -> None:
     """Make a stream this thread's current one on its device."""
     if stream is not None:
+        if stream.device_type != _device_type():
+            raise ValueError(f"expected a stream of a {DEVICE_NAME} device, got {stream}")
         _C.set_stream(stream.device_index, stream.stream_id)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -223,10 +223,7 @@ class Computation:
         largest = LARGEST.get(dtype)
         if largest is None or not (isinstance(value, Word) and value.source is not None):
             return value
-        is_infinite = self.emitter.apply("isinf", [value])
-        bounds = [float_constant(-largest), float_constant(largest)]
-        clamped = self.emitter.apply("clamp", [value, *bounds])
-        return self.emitter.apply("where", [is_infinite, value, clamped])
+        return replace(value, source=replace(value.source, limit=largest))
 
 
 def _is_modular(expression: Expression) -> bool:

@@ -229,10 +229,8 @@ class Emitter:
         pairs = [(v, w) for v, w in zip(inputs, walks, strict=True) if isinstance(v, View) and w]
         views = [*pairs, (into, into_walk)]
         if kind is StepKind.RESTICKIFY:
-            steps = into_walk.strides or (0,)
-            nbytes = into.format.nbytes
-            splittable = tuple(step * nbytes % STICK_BYTES == 0 for step in steps)
-            sticks = prod(extents) * nbytes // STICK_BYTES
+            splittable = _splittable(extents, views)
+            sticks = prod(extents) * into.format.nbytes // STICK_BYTES
         else:
             splittable = None
             sticks = prod(extents) * max(w.tiles for _, w in views)
@@ -341,6 +339,22 @@ def _from_aligned(walk: ir.Walk) -> _Walk:
         walk.tile_stride,
         walk.tail_tiles,
     )
+
+
+def _splittable(extents: Sizes, views: Sequence[tuple[View, _Walk]]) -> tuple[bool, ...]:
+    """The dimensions along which cores may divide an element-wise copy.
+
+    Two cores must not write the same stick. They may read the same one, but then it is read
+    twice, so dimensions that go from stick to stick on both sides come first.
+    """
+
+    def by_sticks(view: View, walk: _Walk) -> tuple[bool, ...]:
+        steps = walk.strides or (0,)
+        return tuple(step * view.format.nbytes % STICK_BYTES == 0 for step in steps)
+
+    *reads, write = (by_sticks(view, walk) for view, walk in views)
+    both = tuple(all(dim) for dim in zip(write, *reads, strict=True))
+    return both if any(n > 1 for n, is_ok in zip(extents, both, strict=True) if is_ok) else write
 
 
 def _span(view: View, walk: _Walk) -> ir.Span:

@@ -6,6 +6,7 @@ fields by name. Nothing here refers to data, so one plan serves every call with 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -58,11 +59,12 @@ class Bind:
     """Where a symbol of the program gets its value from at each launch.
 
     `index` is the argument (arg, scalar_*), the new output (out), or the byte offset into the pool
-    of `Plan.temp_bytes` (temp).
+    of `Plan.temp_bytes` (temp). A finite scalar_float beyond the `limit` becomes the limit.
     """
 
     kind: BindKind
     index: int = 0
+    limit: float = math.inf
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ SymbolSource to_source(const py::handle& bind) {
   SymbolSource source;
   source.kind = kinds.at(bind.attr("kind").cast<std::string>());
   source.index = bind.attr("index").cast<int64_t>();
+  source.limit = bind.attr("limit").cast<double>();
   return source;
 }
 

@@ -128,6 +128,21 @@ std::vector<int> visible_devices(int cards) {
   return visible;
 }
 
+// Not used before there is a compiler, but a wrong value is told at once.
+void check_compiler_variables() {
+  integer_between("SENCORES", 1, 32);
+  flag("LX_PLANNING", true);
+  flag("SPYRE_INDUCTOR_LOG", false);
+  flag("TORCH_SPYRE_FFDC", false);
+  if (const auto text = read("DXP_LX_FRAC_AVAIL")) {
+    char* end = nullptr;
+    const double fraction = std::strtod(text->c_str(), &end);
+    if (*end != '\0' || !(fraction >= 0 && fraction < 1)) {
+      reject("DXP_LX_FRAC_AVAIL", *text, "a fraction of at least 0 and below 1");
+    }
+  }
+}
+
 Environment read_environment() {
   Environment env;
   if (const auto driver = read("FLEX_DEVICE"); driver && *driver != "SIM") {
@@ -151,6 +166,7 @@ Environment read_environment() {
       static_cast<int>(integer_between("SPYRE_CARD_THREADS", 1, kMaxThreads).value_or(0));
   env.debug = flag("TORCH_SPYRE_DEBUG", false);
   env.downcast_warning = flag("TORCH_SPYRE_DOWNCAST_WARN", true);
+  check_compiler_variables();
   if (flag("SPYRE_CARD_CHECK", false)) {
     C10_THROW_ERROR(ValueError,
                     "environment variable SPYRE_CARD_CHECK='1': this build has no checked mode "

@@ -5,6 +5,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -187,8 +188,10 @@ std::vector<std::pair<at::Tensor, at::Tensor>> materialize_arguments(Call& call)
 
 // ---- Launch -----------------------------------------------------------------------------------
 
-uint64_t float_word(const c10::Scalar& number) {
-  const float value = static_cast<float>(number.toDouble());
+uint64_t float_word(const c10::Scalar& number, double limit) {
+  const double given = number.toDouble();
+  const auto value =
+      static_cast<float>(std::isinf(given) ? given : std::clamp(given, -limit, limit));
   uint32_t word = 0;
   std::memcpy(&word, &value, sizeof(word));
   return word;
@@ -253,7 +256,7 @@ void launch(const Call& call, const EagerPlan& plan, const std::vector<at::Tenso
         break;
       case Kind::Float:
         bindings.push_back(
-            {float_word(std::get<ScalarSpec>(call.specs.at(source.index)).value), 0});
+            {float_word(std::get<ScalarSpec>(call.specs.at(source.index)).value, source.limit), 0});
         break;
       case Kind::Int:
         bindings.push_back(

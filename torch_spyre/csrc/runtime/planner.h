@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <limits>
 #include <memory>
 #include <string>
 #include <variant>
@@ -41,6 +42,7 @@ struct SymbolSource {
   enum class Kind { Argument, Output, Temporary, Float, Int, SeedLow, SeedHigh, Counter };
   Kind kind = Kind::Argument;
   int64_t index = 0;  // which argument or output; Temporary: byte offset into the pool
+  double limit = std::numeric_limits<double>::infinity();  // Float: finite values stay within
 };
 
 struct OutputSpec {

@@ -52,7 +52,7 @@ std::vector<int64_t> to_integers(const std::string& text) {
 }
 
 void save_layout(const at::Tensor& tensor, Metadata& metadata) {
-  if (is_reinterpreted(tensor) || !covers_storage(tensor)) {
+  if (!is_card_storage(tensor.storage()) || is_reinterpreted(tensor) || !covers_storage(tensor)) {
     return;
   }
   const SpyreTensorLayout& layout = *card_storage(tensor.storage()).layout;

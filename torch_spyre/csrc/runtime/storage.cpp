@@ -184,11 +184,23 @@ c10::Storage make_storage(c10::DeviceIndex device, LayoutPtr layout, c10::Scalar
                       &device_allocator(), /*resizable=*/true);
 }
 
-const CardStorage& card_storage(const c10::DataPtr& data) {
+namespace {
+
+const CardStorage* find_storage(const c10::DataPtr& data) {
   if (data.get_deleter() == &delete_storage) {
-    return *static_cast<const CardStorage*>(data.get_context());
+    return static_cast<const CardStorage*>(data.get_context());
   }
-  const CardStorage* storage = handles().find(data.get());
+  return handles().find(data.get());
+}
+
+}  // namespace
+
+bool is_card_storage(const c10::Storage& storage) {
+  return find_storage(storage.data_ptr()) != nullptr;
+}
+
+const CardStorage& card_storage(const c10::DataPtr& data) {
+  const CardStorage* storage = find_storage(data);
   TORCH_CHECK(storage != nullptr,
               "this storage is not backed by card memory: it was not made by the spyre allocator");
   return *storage;

@@ -53,6 +53,9 @@ c10::DataPtr allocate_storage(c10::DeviceIndex device, LayoutPtr layout, c10::Sc
 c10::Storage make_storage(c10::DeviceIndex device, LayoutPtr layout, c10::ScalarType dtype,
                           int64_t numel);
 
+// False for the storages of fake tensors, which name the device but hold nothing.
+bool is_card_storage(const c10::Storage& storage);
+
 // The record behind a Spyre storage. Throws for a storage that is not ours.
 const CardStorage& card_storage(const c10::Storage& storage);
 const CardStorage& card_storage(const c10::DataPtr& data);
