@@ -38,7 +38,7 @@ $(VENV)/.torch: | $(BIN)/python
 	@touch $@
 
 $(VENV)/.package: pyproject.toml setup.py $(VENV)/.torch
-	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[test]'
+	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[test,models]'
 	@touch $@
 
 # The stamp is as old as the start of the build, so that a file saved meanwhile counts as newer.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import array
 import struct
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import torch_spyre
 from torch_spyre.backend import opcodes
 from torch_spyre.backend.disassemble import disassemble
 from torch_spyre.backend.program import (
@@ -182,17 +182,14 @@ def test_opcodes_come_from_the_card() -> None:
 
 
 def test_the_format_is_the_one_the_card_reads() -> None:
-    card = pytest.importorskip("torch_spyre._C")._card
+    card = torch_spyre._C._card
     assert (card.PROGRAM_MAGIC, card.PROGRAM_VERSION) == (MAGIC, VERSION)
     assert (card.STEP_RANK, card.LOOP_DEPTH, card.CORES) == (STEP_RANK, LOOP_DEPTH, CORES)
     assert (card.STICK_BYTES, card.NO_STICK_DIM) == (STICK_BYTES, NO_STICK_DIM)
-    header = Path(opcodes.__file__).parent.parent / "csrc" / "card" / "opcodes.h"
-    if header.exists():  # not in an installed wheel
-        assert opcodes.parse_header(header.read_text()) == card.opcodes
 
 
 def test_an_encoded_program_runs_on_a_card() -> None:
-    _card = pytest.importorskip("torch_spyre._C")._card
+    _card = torch_spyre._C._card
     card = _card.Card(memory_bytes=1 << 24, threads=1)
     source, target = card.allocate(512), card.allocate(512)
     whole = _card.DmaNest([256], [1], [1])

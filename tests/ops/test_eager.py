@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from op_cases import CASES, Case, Draw, distance, reference
 from op_views import fit, operands
 
-pytest.importorskip("torch_spyre._C")
-
 DEVICE = "spyre"
 
 

@@ -8,8 +8,6 @@ import step_model
 import torch
 from model_card import Call, Tensor, put
 
-pytest.importorskip("torch_spyre._C")
-
 SEED = 0x123456789ABCDEF
 
 

@@ -17,8 +17,6 @@ from torch_spyre.backend.program import Step, StepFlags, StepKind, decode
 from torch_spyre.ops import eager, registry
 from torch_spyre.ops.plan import OutputSpec, UnsupportedError
 
-pytest.importorskip("torch_spyre._C")
-
 ADD = Case("add.Tensor", (ANY, ANY))
 
 

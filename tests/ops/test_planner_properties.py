@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_card import Call, put
 from op_cases import Case, distance, reference
 from op_views import fit, operands
-
-pytest.importorskip("torch_spyre._C")
 
 
 @settings(max_examples=150, deadline=None)

@@ -24,6 +24,7 @@
 #include "runtime/planner.h"
 #include "runtime/register.h"
 #include "runtime/stream.h"
+#include "runtime/strides.h"
 #include "runtime/view.h"
 
 namespace py = pybind11;
@@ -47,13 +48,11 @@ const at::Tensor& on_card(const at::Tensor& tensor) {
 at::Tensor empty_with_layout(const std::vector<int64_t>& size, const py::object& dtype,
                              int64_t device, const SpyreTensorLayout& layout) {
   const c10::ScalarType type = scalar_type(dtype);
-  int64_t numel = 1;
   for (const int64_t extent : size) {
     TORCH_CHECK(extent >= 0, "Trying to create tensor with negative dimension ", extent, ": ",
                 c10::IntArrayRef(size));
-    numel *= extent;
   }
-  check_layout(layout, type, numel);
+  check_layout(layout, type, product(size));
   const py::gil_scoped_release unlocked;
   return make_tensor(size, c10::contiguous_strides(size), type, to_index(device),
                      std::make_shared<SpyreTensorLayout>(layout));

@@ -15,6 +15,7 @@
 #include "runtime/dtypes.h"
 #include "runtime/resize.h"
 #include "runtime/stream.h"
+#include "runtime/strides.h"
 #include "runtime/view.h"
 
 namespace spyre {
@@ -82,15 +83,6 @@ const Tensor& resize_(const Tensor& self, IntArrayRef size, optional<at::MemoryF
   return self;
 }
 
-// Elements of the storage up to the last one that the tensor names.
-int64_t storage_reach(const Tensor& tensor) {
-  int64_t last = tensor.storage_offset();
-  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
-    last += (tensor.size(dim) - 1) * tensor.stride(dim);
-  }
-  return last + 1;
-}
-
 void set_storage(Tensor& self, const at::Storage& source, int64_t offset, IntArrayRef size,
                  IntArrayRef stride) {
   at::native::checkSetStorage(self, source, offset, size, stride);
@@ -100,9 +92,10 @@ void set_storage(Tensor& self, const at::Storage& source, int64_t offset, IntArr
   } else {
     self.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
   }
-  const int64_t reach = self.numel() == 0 ? 0 : storage_reach(self);
-  if (reach * static_cast<int64_t>(self.itemsize()) > static_cast<int64_t>(source.nbytes())) {
-    resize_storage(source, reach * static_cast<int64_t>(self.itemsize()));
+  const int64_t reach = strided_reach(self.sizes(), self.strides());
+  const int64_t needed = reach == 0 ? 0 : offset + reach;
+  if (needed * static_cast<int64_t>(self.itemsize()) > static_cast<int64_t>(source.nbytes())) {
+    resize_storage(source, needed * static_cast<int64_t>(self.itemsize()));
   }
 }
 

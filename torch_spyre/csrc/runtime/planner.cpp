@@ -7,6 +7,7 @@
 #include "runtime/cards.h"
 #include "runtime/dtypes.h"
 #include "runtime/errors.h"
+#include "runtime/strides.h"
 
 namespace spyre {
 namespace {
@@ -68,18 +69,6 @@ State& state() {
 Planner& planner() {
   TORCH_CHECK(state().planner, "torch_spyre has not been imported completely: no planner is set");
   return *state().planner;
-}
-
-// Elements from the first to the last that a strided walk names, both included.
-int64_t strided_reach(c10::IntArrayRef size, c10::IntArrayRef stride) {
-  int64_t last = 0;
-  for (size_t dim = 0; dim < size.size(); ++dim) {
-    if (size[dim] == 0) {
-      return 0;
-    }
-    last += (size[dim] - 1) * stride[dim];
-  }
-  return last + 1;
 }
 
 // Device elements that the nests reach, which a caller's block must have.

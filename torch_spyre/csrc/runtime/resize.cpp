@@ -5,17 +5,10 @@
 
 #include "runtime/copy.h"
 #include "runtime/storage.h"
+#include "runtime/strides.h"
 
 namespace spyre {
 namespace {
-
-int64_t product(c10::IntArrayRef size) {
-  int64_t numel = 1;
-  for (const int64_t extent : size) {
-    numel *= extent;
-  }
-  return numel;
-}
 
 // A storage that held nothing becomes one for exactly this tensor.
 void start_storage(const at::Tensor& tensor, c10::IntArrayRef size) {

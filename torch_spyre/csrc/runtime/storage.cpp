@@ -15,6 +15,7 @@
 #include "runtime/errors.h"
 #include "runtime/log.h"
 #include "runtime/stream.h"
+#include "runtime/strides.h"
 
 namespace spyre {
 namespace {
@@ -113,17 +114,6 @@ bool is_dense(c10::IntArrayRef size, c10::IntArrayRef stride) {
   return true;
 }
 
-int64_t storage_numel(c10::IntArrayRef size, c10::IntArrayRef stride) {
-  int64_t last = 0;
-  for (size_t dim = 0; dim < size.size(); ++dim) {
-    if (size[dim] == 0) {
-      return 0;
-    }
-    last += (size[dim] - 1) * stride[dim];
-  }
-  return last + 1;
-}
-
 }  // namespace
 
 void set_collect_garbage(std::function<void()> collect) { collect_garbage() = std::move(collect); }
@@ -132,7 +122,7 @@ LayoutPtr default_layout(c10::IntArrayRef size, c10::IntArrayRef stride, c10::Sc
   const DataFormat format = device_format(dtype);
   if (!is_dense(size, stride)) {
     return std::make_shared<SpyreTensorLayout>(
-        SpyreTensorLayout::from_host({storage_numel(size, stride)}, format));
+        SpyreTensorLayout::from_host({strided_reach(size, stride)}, format));
   }
   std::vector<int64_t> order(size.size());
   std::iota(order.begin(), order.end(), int64_t{0});

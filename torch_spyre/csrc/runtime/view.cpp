@@ -5,6 +5,7 @@
 
 #include "runtime/cards.h"
 #include "runtime/dtypes.h"
+#include "runtime/strides.h"
 
 namespace spyre {
 
@@ -52,10 +53,7 @@ CardView view_of(const at::Tensor& tensor, Frame frame) {
   view.size = tensor.sizes();
   view.stride = tensor.strides();
   const int64_t first = tensor.storage_offset();
-  int64_t last = first;
-  for (size_t dim = 0; dim < view.size.size(); ++dim) {
-    last += std::max<int64_t>(view.size[dim] - 1, 0) * view.stride[dim];
-  }
+  const int64_t last = first + strided_reach(view.size, view.stride) - 1;
   TORCH_CHECK(tensor.numel() == 0 || last < view.storage->numel, "the tensor reaches element ",
               last, " of a storage of ", view.storage->numel,
               " elements; the storage was resized behind it");
@@ -80,14 +78,11 @@ bool covers_storage(const at::Tensor& tensor) {
 at::Tensor make_tensor(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType dtype,
                        c10::DeviceIndex device, LayoutPtr layout) {
   warn_about_downcast(dtype);
-  int64_t numel = 1;
-  for (size_t dim = 0; dim < size.size(); ++dim) {
-    numel = size[dim] == 0 ? 0 : numel == 0 ? 0 : numel + (size[dim] - 1) * stride[dim];
-  }
   if (!layout) {
     layout = default_layout(size, stride, dtype);
   }
-  c10::Storage storage = make_storage(device, std::move(layout), dtype, numel);
+  c10::Storage storage =
+      make_storage(device, std::move(layout), dtype, strided_reach(size, stride));
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
       c10::scalarTypeToTypeMeta(dtype));
