@@ -15,7 +15,7 @@ constexpr int64_t kBufferBytes = 32 * 1024;
 constexpr int64_t kShortRun = 32;
 // Rows taken together when the two sides disagree about the order of the outer loops: long
 // enough for consecutive lines on the one side, few enough streams on the other.
-constexpr int64_t kRowBlock = 16;
+constexpr int64_t kRowBlock = 8;
 
 struct Loop {
   int64_t extent = 1;
