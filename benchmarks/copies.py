@@ -4,8 +4,8 @@ Two comparisons. *As written*: `x.to("spyre")` and `.cpu()` against `clone()` or
 tensor, `contiguous()`: each makes its result, page faults included. *In place*: `copy_` into memory
 that is already there, against the CPU's `copy_` in the same dtype and with a conversion (to
 bfloat16), which is what the card's DMA does on its way. Targets, as written: fp16 contiguous at
-least half as fast as `clone`, permuted at least as fast as `contiguous`. Rounds are interleaved; the
-best of each counts.
+least half as fast as `clone`, permuted at least as fast as `contiguous`. Rounds are interleaved,
+the best of each counts.
 """
 
 from __future__ import annotations

@@ -80,3 +80,32 @@ def test_autograd_runs_through_the_device():
     y = x * x * 3
     y.backward(torch.ones_like(y))
     assert x.grad.device.type == "spyre" and x.grad.tolist() == [6, 12, 18]
+
+
+def test_convolutions_and_their_gradients_fall_back():
+    torch.manual_seed(0)
+    layer, x = torch.nn.Conv2d(3, 4, 3, padding=1), torch.randn(2, 3, 8, 8)
+    twin = torch.nn.Conv2d(3, 4, 3, padding=1)
+    twin.load_state_dict(layer.state_dict())
+    layer(x).sum().backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        result = twin.to("spyre")(x.to("spyre"))
+        result.sum().backward()
+    torch.testing.assert_close(result.cpu(), layer(x))
+    torch.testing.assert_close(twin.weight.grad.cpu(), layer.weight.grad)
+    assert torch.spyre.fallback_stats()["aten::convolution_overrideable"] >= 1
+
+
+def test_random_operations_that_fall_back_follow_the_seed_and_leave_the_cpu_alone():
+    x = torch.ones(100, device="spyre")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        state = torch.get_rng_state()
+        torch.spyre.manual_seed(5)
+        first = torch.nn.functional.dropout(x), torch.randperm(50, device="spyre")
+        torch.spyre.manual_seed(5)
+        second = torch.nn.functional.dropout(x), torch.randperm(50, device="spyre")
+        third = torch.randperm(50, device="spyre", generator=torch.Generator("spyre"))
+    assert all(map(torch.equal, first, second)) and not torch.equal(third, first[1])
+    assert torch.equal(torch.get_rng_state(), state)

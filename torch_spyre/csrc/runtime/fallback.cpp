@@ -23,19 +23,6 @@ State& state() {
   return *instance;
 }
 
-void note(const std::string& name) {
-  std::function<void(const std::string&)> warn;
-  {
-    const std::lock_guard lock(state().mutex);
-    if (state().counts[name]++ == 0) {
-      warn = state().warn;
-    }
-  }
-  if (warn) {
-    warn(name);  // off the lock: it may raise, and takes Python's lock
-  }
-}
-
 // Random operations follow the device's generator on the CPU too: its next numbers seed a CPU
 // generator, which takes the place of the device's for one call.
 class CpuRandom {
@@ -80,9 +67,22 @@ class CpuRandom {
 
 }  // namespace
 
+void note_fallback(const std::string& name) {
+  std::function<void(const std::string&)> warn;
+  {
+    const std::lock_guard lock(state().mutex);
+    if (state().counts[name]++ == 0) {
+      warn = state().warn;
+    }
+  }
+  if (warn) {
+    warn(name);  // off the lock: it may raise, and takes Python's lock
+  }
+}
+
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::OperatorName& name = op.operator_name();
-  note(name.overload_name.empty() ? name.name : name.name + "." + name.overload_name);
+  note_fallback(name.overload_name.empty() ? name.name : name.name + "." + name.overload_name);
   const CpuRandom random(op, *stack);
   at::native::cpu_fallback(op, stack);
 }
