@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import torch_spyre
 
@@ -40,6 +41,18 @@ def test_result_bits_do_not_depend_on_the_instruction_set_or_the_threads(run_pyt
         assert used == isa
         outputs.append(digest)
     assert len(set(outputs)) == 1
+
+
+def test_results_do_not_depend_on_the_hosts_floating_point_settings():
+    for rows in (1, 5000):  # on the calling thread, and on the card's
+        x = torch.full((rows, 64), 1e-40).to("spyre")
+        if not torch.set_flush_denormal(True):
+            return  # a host that can't flush can't get it wrong
+        try:
+            tiny = x * 0.5
+        finally:
+            torch.set_flush_denormal(False)
+        assert (tiny.cpu() == torch.tensor(1e-40) * 0.5).all() and tiny[0, 0].item() > 0
 
 
 def test_a_version_that_this_host_lacks_is_refused():

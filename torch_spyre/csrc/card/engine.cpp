@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "threads.h"
+
 namespace spyre {
 namespace {
 
@@ -141,6 +143,7 @@ void Scheduler::run_first(Engine& engine, std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   std::exception_ptr error;
   try {
+    const CardArithmetic arithmetic;
     entry.job.run();
   } catch (...) {
     error = std::current_exception();

@@ -70,6 +70,7 @@ void ThreadPool::start_workers() {
 }
 
 void ThreadPool::work() {
+  const CardArithmetic arithmetic;
   std::unique_lock lock(mutex_);
   for (;;) {
     std::shared_ptr<Batch> batch;

@@ -1,6 +1,7 @@
 // The host threads that carry simulated cores and slices of transfers.
 #pragma once
 
+#include <cfenv>
 #include <condition_variable>
 #include <functional>
 #include <list>
@@ -13,6 +14,22 @@ namespace spyre {
 
 // How many threads this process may use at once.
 int host_threads();
+
+// While it lives, this thread rounds to nearest and keeps subnormals, whatever its owner chose
+// (`torch.set_flush_denormal`): the card's results don't depend on the host's settings.
+class CardArithmetic {
+ public:
+  CardArithmetic() {
+    std::fegetenv(&before_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~CardArithmetic() { std::fesetenv(&before_); }
+  CardArithmetic(const CardArithmetic&) = delete;
+  CardArithmetic& operator=(const CardArithmetic&) = delete;
+
+ private:
+  std::fenv_t before_;
+};
 
 // A pool whose callers work too: `run` with n threads wakes at most n - 1 others. The card's
 // engines call it at the same time; their batches share the workers.
