@@ -22,6 +22,7 @@
 #include "runtime/generator.h"
 #include "runtime/operation.h"
 #include "runtime/planner.h"
+#include "runtime/python_lock.h"
 #include "runtime/register.h"
 #include "runtime/stream.h"
 #include "runtime/strides.h"
@@ -48,10 +49,7 @@ const at::Tensor& on_card(const at::Tensor& tensor) {
 at::Tensor empty_with_layout(const std::vector<int64_t>& size, const py::object& dtype,
                              int64_t device, const SpyreTensorLayout& layout) {
   const c10::ScalarType type = scalar_type(dtype);
-  for (const int64_t extent : size) {
-    TORCH_CHECK(extent >= 0, "Trying to create tensor with negative dimension ", extent, ": ",
-                c10::IntArrayRef(size));
-  }
+  check_size(size);
   check_layout(layout, type, product(size));
   const py::gil_scoped_release unlocked;
   return make_tensor(size, c10::contiguous_strides(size), type, to_index(device),
@@ -60,8 +58,21 @@ at::Tensor empty_with_layout(const std::vector<int64_t>& size, const py::object&
 
 void synchronize(int64_t device) {
   for (c10::DeviceIndex index = 0; index < device_count(); ++index) {
-    if (is_open(index) && (device < 0 || device == index)) {
-      translated([&] { driver(index).synchronize(); });
+    if (device < 0 || device == index) {
+      wait_for_device(index);
+    }
+  }
+}
+
+// Called by Python before it ends: an engine that lets go of a tensor later would need a lock that
+// is gone. What goes wrong now nobody can be told.
+void drain() {
+  for (c10::DeviceIndex index = 0; index < device_count(); ++index) {
+    try {
+      if (!is_bad_fork()) {
+        wait_for_device(index);
+      }
+    } catch (const std::exception&) {
     }
   }
 }
@@ -75,11 +86,14 @@ void bind_devices(py::module_& m) {
   m.def("init", [](int64_t index) { driver(to_index(index)); }, Unlocked());
   m.def("is_initialized", &any_open);
   m.def("is_bad_fork", &is_bad_fork);
-  m.def("synchronize", &synchronize, Unlocked());
+  m.def("synchronize", &synchronize);
+  m.def("drain", &drain);
   m.def("properties", [](int64_t index) { return to_dict(driver(to_index(index)).properties()); });
   m.def("set_stream", [](int64_t index, int64_t stream) {
     const c10::DeviceIndex device = to_index(index);
-    set_current_queue(device, queue_of(stream_of(device, static_cast<QueueId>(stream))));
+    TORCH_CHECK_VALUE(stream >= 0 && stream < kQueues, "there is no spyre stream ", stream,
+                      ": ids run from 0 to ", kQueues - 1);
+    set_current_queue(device, static_cast<QueueId>(stream));
   });
   m.def("now", [](int64_t index) { return driver(to_index(index)).now(); });
   m.def("default_generator", [](int64_t index) { return default_generator(to_index(index)); });
@@ -149,6 +163,11 @@ void bind_start(py::module_& m) {
       error.persist();
       throw error;
     });
+    set_python_lock({[]() -> void* {
+                       const bool is_held = Py_IsInitialized() != 0 && PyGILState_Check() != 0;
+                       return is_held ? PyEval_SaveThread() : nullptr;
+                     },
+                     [](void* held) { PyEval_RestoreThread(static_cast<PyThreadState*>(held)); }});
     set_collect_garbage([] {
       const py::gil_scoped_acquire locked;
       py::module_::import("gc").attr("collect")();

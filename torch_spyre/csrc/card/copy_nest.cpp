@@ -131,7 +131,7 @@ class Panel {
  private:
   void convert(const std::byte* from, std::byte* to, int64_t n) {
     if (codec_.convert == nullptr) {
-      std::memcpy(to, from, static_cast<size_t>(n * codec_.to_bytes));
+      std::memmove(to, from, static_cast<size_t>(n * codec_.to_bytes));
     } else {
       misfits_ += codec_.convert(from, to, n);
     }

@@ -54,6 +54,8 @@ Ticket Scheduler::enqueue(Job job) {
   Queue& queue = queues_[job.queue];
   if (fault_ || is_stopping_) return {queue.tail, queue.end, job.queue};
 
+  start_threads();
+
   const int index = static_cast<int>(job.engine);
   Engine& engine = engines_[index];
   // Host functions take no time of the card's, so they don't queue up for an engine either.
@@ -119,11 +121,15 @@ bool Scheduler::can_start(const Engine& engine) {
 }
 
 void Scheduler::wake_if_ready(Engine& engine) {
-  if (!can_start(engine) || is_stopping_) return;
-  if (!engine.thread.joinable()) {
-    engine.thread = std::thread([this, &engine] { serve(engine); });
-  } else {
-    engine.wake.notify_one();
+  if (can_start(engine) && !is_stopping_) engine.wake.notify_one();
+}
+
+// Before anything is queued: a thread that the host refuses must not leave half a job behind.
+void Scheduler::start_threads() {
+  for (Engine& engine : engines_) {
+    if (!engine.thread.joinable()) {
+      engine.thread = std::thread([this, &engine] { serve(engine); });
+    }
   }
 }
 
@@ -141,19 +147,13 @@ void Scheduler::run_first(Engine& engine, std::unique_lock<std::mutex>& lock) {
   Entry entry = std::move(engine.jobs.front());
   engine.jobs.pop_front();
   lock.unlock();
-  std::exception_ptr error;
-  try {
-    const CardArithmetic arithmetic;
-    entry.job.run();
-  } catch (...) {
-    error = std::current_exception();
-  }
+  const Failure failure = run(entry.job);
   entry.job.run = nullptr;
   entry.job.alive.reset();
   std::vector<Entry> dropped;
   lock.lock();
   engine.is_busy = false;
-  if (error) report(entry, error, dropped);
+  report(entry, failure, dropped);
   finish(entry.sequence);
   done_.notify_all();
   wake_if_ready(engine);
@@ -196,25 +196,38 @@ void Scheduler::drop_queued(std::vector<Entry>& dropped) {
   done_.notify_all();
 }
 
-void Scheduler::report(const Entry& entry, std::exception_ptr error, std::vector<Entry>& dropped) {
+// Without the lock: what an exception says, and its end, may take locks of others (Python's).
+Scheduler::Failure Scheduler::run(const Job& job) const {
+  const auto internal = [&](const std::string& what) {
+    return CardFault(CardFault::Kind::Internal, "Spyre card " + std::to_string(card_) + ", queue " +
+                                                    std::to_string(job.queue) +
+                                                    ": work failed: " + what);
+  };
   try {
-    std::rethrow_exception(error);
+    const CardArithmetic arithmetic;
+    job.run();
   } catch (const ConversionOverflow& overflow) {
+    return {std::nullopt, overflow.what()};
+  } catch (const CardFault& fault) {
+    return {fault, std::nullopt};
+  } catch (const std::exception& other) {
+    return {internal(other.what()), std::nullopt};
+  } catch (...) {
+    return {internal("an exception of unknown type"), std::nullopt};
+  }
+  return {};
+}
+
+void Scheduler::report(const Entry& entry, const Failure& failure, std::vector<Entry>& dropped) {
+  if (failure.overflow) {
     if (overflows_.size() == kKeptOverflows) overflows_.pop_front();
     overflows_.push_back(
-        {entry.sequence, entry.job.queue, entry.submitter, false, overflow.what()});
-    return;
-  } catch (const CardFault&) {
-    if (!fault_) fault_ = error;
-  } catch (const std::exception& other) {
-    if (!fault_) {
-      fault_ = std::make_exception_ptr(
-          CardFault(CardFault::Kind::Internal, "Spyre card " + std::to_string(card_) + ", queue " +
-                                                   std::to_string(entry.job.queue) +
-                                                   ": work failed: " + other.what()));
-    }
+        {entry.sequence, entry.job.queue, entry.submitter, false, *failure.overflow});
   }
-  drop_queued(dropped);
+  if (failure.fault) {
+    if (!fault_) fault_ = failure.fault;
+    drop_queued(dropped);
+  }
 }
 
 // ---- Asking and waiting ------------------------------------------------------------------------
@@ -285,7 +298,7 @@ void Scheduler::synchronize() {
 }
 
 void Scheduler::throw_fault() const {
-  if (fault_) std::rethrow_exception(fault_);
+  if (fault_) throw *fault_;
 }
 
 // An overflow is told once. When a thread other than the submitting one happens to synchronise
@@ -312,7 +325,7 @@ Nanoseconds Scheduler::now() const {
 
 bool Scheduler::has_fault() const {
   std::lock_guard lock(mutex_);
-  return fault_ != nullptr;
+  return fault_.has_value();
 }
 
 void Scheduler::reset() {
@@ -323,7 +336,7 @@ void Scheduler::reset() {
     return std::none_of(engines_.begin(), engines_.end(),
                         [](const Engine& engine) { return engine.is_busy; });
   });
-  fault_ = nullptr;
+  fault_.reset();
   overflows_.clear();
 }
 

@@ -12,9 +12,9 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
-#include <exception>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -98,6 +98,12 @@ class Scheduler final : public WorkTracker {
     std::string what;
   };
 
+  // How a job failed, if it did: at most one of the two.
+  struct Failure {
+    std::optional<CardFault> fault;
+    std::optional<std::string> overflow;
+  };
+
   void check(QueueId queue) const;
   void check(Ticket ticket) const;
 
@@ -114,9 +120,11 @@ class Scheduler final : public WorkTracker {
   void throw_fault() const;
   void throw_overflow(const std::function<bool(const Overflow&)>& concerns);
 
+  void start_threads();
   void serve(Engine& engine);
+  Failure run(const Job& job) const;
   void run_first(Engine& engine, std::unique_lock<std::mutex>& lock);
-  void report(const Entry& entry, std::exception_ptr error, std::vector<Entry>& dropped);
+  void report(const Entry& entry, const Failure& failure, std::vector<Entry>& dropped);
 
   const int card_;
   mutable std::mutex mutex_;
@@ -128,7 +136,7 @@ class Scheduler final : public WorkTracker {
   uint64_t last_ = 0;
   Nanoseconds now_ = 0;
   Nanoseconds seen_ = 0;  // the latest end that a host thread has waited for
-  std::exception_ptr fault_;
+  std::optional<CardFault> fault_;
   std::deque<Overflow> overflows_;
   bool is_stopping_ = false;
 };

@@ -26,11 +26,13 @@ struct Loops {
 // it, while the core's scratchpad is warm.
 class Launch {
  public:
-  Launch(const Machine& machine, ThreadPool& pool, const StepTable& steps)
+  Launch(const Machine& machine, ThreadPool& pool, const StepTable& steps,
+         const std::atomic<bool>& is_cancelled)
       : machine_(machine),
         program_(machine.program),
         pool_(pool),
         steps_(steps),
+        is_cancelled_(is_cancelled),
         is_parallel_(pool.threads() > 1 && program_.work >= kParallelElements) {}
 
   void run() {
@@ -46,12 +48,19 @@ class Launch {
     return node + 1 + (is_step(node) ? 0 : program_.nodes[node].size);
   }
 
+  void stop_if_cancelled() const {
+    if (is_cancelled_.load(std::memory_order_relaxed)) {
+      throw CardFault(CardFault::Kind::Internal, "the kernel was stopped by a reset of the card");
+    }
+  }
+
   // Calls `body` once per iteration of a loop, with `loops` set.
   template <typename Body>
   void iterate(size_t node, Loops& loops, Body body) const {
     const size_t depth = loops.depth++;
     for (uint32_t i = 0; i < program_.nodes[node].count; ++i) {
       loops.index[depth] = i;
+      stop_if_cancelled();
       body();
     }
     loops.depth = depth;
@@ -103,6 +112,7 @@ class Launch {
       const StepRecord& record = program_.steps[step];
       if (!has_core(record.cores, core)) continue;
       const CoreStep bound = bind_step(machine_, step, core, loops.span());
+      stop_if_cancelled();
       if (bound.iterations() != 0) steps_[record.kind](bound);
     }
   }
@@ -139,7 +149,10 @@ class Launch {
         parts.push_back(slice_step(whole, dim, extent * i / count, extent * (i + 1) / count));
       }
     }
-    const auto run_part = [&](int i) { steps_[record.kind](parts[i]); };
+    const auto run_part = [&](int i) {
+      stop_if_cancelled();
+      steps_[record.kind](parts[i]);
+    };
     if (elements >= kParallelElements) {
       pool_.run(static_cast<int>(parts.size()), run_part);
     } else {
@@ -151,6 +164,7 @@ class Launch {
   const Program& program_;
   ThreadPool& pool_;
   const StepTable& steps_;
+  const std::atomic<bool>& is_cancelled_;
   const bool is_parallel_;
 };
 
@@ -174,7 +188,7 @@ std::byte* Executor::scratchpads() {
 
 void Executor::run(const Program& program, std::span<const Binding> bindings, std::byte* device) {
   const Machine machine{program, bindings, device, scratchpads()};
-  Launch(machine, pool_, steps_).run();
+  Launch(machine, pool_, steps_, is_cancelled_).run();
 }
 
 }  // namespace spyre

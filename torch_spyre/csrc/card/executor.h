@@ -1,6 +1,7 @@
 // Runs card programs: 32 simulated cores with a scratchpad each, carried by host threads.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -20,6 +21,10 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
+  // Makes `run` give up with a CardFault at its next step, until `resume`. Any thread may call.
+  void cancel() { is_cancelled_ = true; }
+  void resume() { is_cancelled_ = false; }
+
   // The bindings fit the program (see SoftwareCard::launch); `device` is the card's address 0.
   void run(const Program& program, std::span<const Binding> bindings, std::byte* device);
 
@@ -29,6 +34,7 @@ class Executor {
   ThreadPool& pool_;
   const StepTable& steps_;
   std::byte* lx_ = nullptr;
+  std::atomic<bool> is_cancelled_{false};
 };
 
 }  // namespace spyre

@@ -88,6 +88,7 @@ void SoftwareCard::check_transfer(Address address, const DmaDescriptor* how) con
 Ticket SoftwareCard::copy_to_card(QueueId queue, Address to,
                                   std::shared_ptr<const DmaDescriptor> how, const void* from,
                                   Keepalive alive) {
+  check_queue(queue);
   check_transfer(to, how.get());
   Job job;
   job.engine = EngineId::ToCard;
@@ -108,6 +109,7 @@ Ticket SoftwareCard::copy_to_card(QueueId queue, Address to,
 Ticket SoftwareCard::copy_to_host(QueueId queue, Address from,
                                   std::shared_ptr<const DmaDescriptor> how, void* to,
                                   Keepalive alive) {
+  check_queue(queue);
   check_transfer(from, how.get());
   Job job;
   job.engine = EngineId::ToHost;
@@ -270,7 +272,9 @@ void SoftwareCard::inject(const Injection& injection) { faults_.inject(injection
 
 void SoftwareCard::reset() {
   faults_.clear();
+  executor_.cancel();
   scheduler_.reset();
+  executor_.resume();
 }
 
 std::unique_ptr<Driver> open_software_card(const CardConfig& config) {

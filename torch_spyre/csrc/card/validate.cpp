@@ -9,7 +9,7 @@
 namespace spyre {
 namespace {
 
-constexpr int64_t kMaxIterations = int64_t{1} << 40;
+constexpr int64_t kMaxIterations = int64_t{1} << 36;
 constexpr int64_t kMaxExtent = int64_t{1} << 40;
 constexpr int64_t kMaxSymbolBytes = int64_t{1} << 40;
 constexpr std::array<const char*, 6> kStepKinds{"Pointwise", "Restickify", "Reduction",

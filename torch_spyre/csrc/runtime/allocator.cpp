@@ -47,8 +47,7 @@ class SpyreAllocator final : public c10::DeviceAllocator {
   }
 
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
-    const CardStorage& storage = card_storage(data);
-    driver(storage.device).record_use(storage.address, queue_of(stream));
+    record_use(data, stream);
   }
 
   DeviceStats getDeviceStats(c10::DeviceIndex device) override {

@@ -9,16 +9,15 @@
 
 #include "runtime/env.h"
 #include "runtime/errors.h"
+#include "runtime/python_lock.h"
 
 namespace spyre {
 namespace {
 
-constexpr int kMaxDevices = 8;
-
 // Deliberately never destroyed: tensors that outlive main() still free their memory through it.
 struct Registry {
   std::mutex opening;
-  std::array<std::atomic<Driver*>, kMaxDevices> open{};
+  std::array<std::atomic<Driver*>, kMaxCards> open{};
   std::atomic<bool> bad_fork{false};
 };
 
@@ -62,7 +61,7 @@ Driver& driver(c10::DeviceIndex index) {
               "Cannot re-initialize Spyre in forked subprocess. To use Spyre with "
               "multiprocessing, you must use the 'spawn' start method, or fork before the first "
               "use of the device");
-  if (index >= 0 && index < kMaxDevices) {
+  if (index >= 0 && index < kMaxCards) {
     if (Driver* opened = cards.open[index].load(std::memory_order_acquire)) {
       return *opened;
     }
@@ -71,11 +70,11 @@ Driver& driver(c10::DeviceIndex index) {
 }
 
 bool is_open(c10::DeviceIndex index) noexcept {
-  return index >= 0 && index < kMaxDevices && registry().open[index].load() != nullptr;
+  return index >= 0 && index < kMaxCards && registry().open[index].load() != nullptr;
 }
 
 bool any_open() noexcept {
-  for (c10::DeviceIndex index = 0; index < kMaxDevices; ++index) {
+  for (c10::DeviceIndex index = 0; index < kMaxCards; ++index) {
     if (is_open(index)) {
       return true;
     }
@@ -84,6 +83,26 @@ bool any_open() noexcept {
 }
 
 bool is_bad_fork() noexcept { return registry().bad_fork; }
+
+void wait_for(c10::DeviceIndex index, Ticket ticket) {
+  Driver& card = driver(index);
+  const WithoutPythonLock unlocked;
+  translated([&] { card.wait(ticket); });
+}
+
+void wait_for_queue(c10::DeviceIndex index, QueueId queue) {
+  Driver& card = driver(index);
+  const WithoutPythonLock unlocked;
+  translated([&] { card.synchronize(queue); });
+}
+
+void wait_for_device(c10::DeviceIndex index) {
+  if (is_open(checked_index(index))) {
+    Driver& card = driver(index);
+    const WithoutPythonLock unlocked;
+    translated([&] { card.synchronize(); });
+  }
+}
 
 c10::DeviceIndex current_device() {
   if (this_thread_device < 0) {

@@ -10,6 +10,8 @@
 
 namespace spyre {
 
+inline constexpr int kMaxCards = 8;
+
 c10::DeviceIndex device_count() noexcept;
 
 // The driver of a device, opened if necessary. Throws c10::Error for an index that doesn't exist
@@ -21,6 +23,11 @@ bool any_open() noexcept;
 
 // True in a child forked after a card was opened: its cards' threads and locks are gone.
 bool is_bad_fork() noexcept;
+
+// Waits that let go of Python's lock and throw what went wrong as PyTorch's exceptions.
+void wait_for(c10::DeviceIndex index, Ticket ticket);
+void wait_for_queue(c10::DeviceIndex index, QueueId queue);
+void wait_for_device(c10::DeviceIndex index);  // returns at once if its card is closed
 
 // The current device of this thread.
 c10::DeviceIndex current_device();

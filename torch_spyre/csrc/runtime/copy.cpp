@@ -1,6 +1,7 @@
 #include "runtime/copy.h"
 
 #include <ATen/Functions.h>
+#include <ATen/MemoryOverlap.h>
 #include <c10/util/strides.h>
 
 #include "runtime/cards.h"
@@ -31,35 +32,36 @@ std::shared_ptr<const DmaDescriptor> transfer(const CardView& view, const at::Te
   return how;
 }
 
+// `non_blocking` is honoured for pinned memory, whose owner promised to leave it alone.
+void finish(const char* what, const CardView& view, const at::Tensor& host, Ticket ticket,
+            bool non_blocking) {
+  debug_log(what, view.storage->device, describe(host), " ", view.storage->layout->to_string());
+  if (!(non_blocking && is_pinned(host.const_data_ptr()))) {
+    wait_for(view.storage->device, ticket);
+  }
+}
+
 // `card` and `host` have the same size and dtype; the host tensor may have any strides.
 void host_to_card(const at::Tensor& host, const at::Tensor& card, bool non_blocking) {
   const CardView view = view_of(card, Frame::Element);
-  Driver& device = driver(view.storage->device);
   const auto how = transfer(view, host, covers_storage(card));
   const Ticket ticket = translated([&] {
-    return device.copy_to_card(current_queue(view.storage->device), view.address, how,
-                               host.const_data_ptr(), keep(host.storage()));
+    return driver(view.storage->device)
+        .copy_to_card(current_queue(view.storage->device), view.address, how, host.const_data_ptr(),
+                      keep(host.storage()));
   });
-  debug_log("copy to card", view.storage->device, describe(host), " ",
-            view.storage->layout->to_string());
-  if (!(non_blocking && is_pinned(host.const_data_ptr()))) {
-    translated([&] { device.wait(ticket); });
-  }
+  finish("copy to card", view, host, ticket, non_blocking);
 }
 
 void card_to_host(const at::Tensor& card, const at::Tensor& host, bool non_blocking) {
   const CardView view = view_of(card, Frame::Element);
-  Driver& device = driver(view.storage->device);
   const auto how = transfer(view, host, false);
   const Ticket ticket = translated([&] {
-    return device.copy_to_host(current_queue(view.storage->device), view.address, how,
-                               host.mutable_data_ptr(), keep(host.storage()));
+    return driver(view.storage->device)
+        .copy_to_host(current_queue(view.storage->device), view.address, how,
+                      host.mutable_data_ptr(), keep(host.storage()));
   });
-  debug_log("copy to host", view.storage->device, describe(host), " ",
-            view.storage->layout->to_string());
-  if (!(non_blocking && is_pinned(host.const_data_ptr()))) {
-    translated([&] { device.wait(ticket); });
-  }
+  finish("copy to host", view, host, ticket, non_blocking);
 }
 
 at::Tensor host_like(const at::Tensor& tensor, bool pinned = false) {
@@ -129,10 +131,22 @@ void copy_tensor(const at::Tensor& source, const at::Tensor& to, bool non_blocki
   if (to.numel() == 0) {
     return;
   }
-  const at::Tensor from = source.is_same_size(to) ? source : source.expand(to.sizes());
+  at::assert_no_internal_overlap(to);
+  const at::Tensor plain = source.resolve_conj().resolve_neg();
+  const at::Tensor from = plain.is_same_size(to) ? plain : plain.expand(to.sizes());
   const bool from_card = from.device().is_privateuseone();
   const bool to_card = to.device().is_privateuseone();
   if (from_card && to_card && copy_between_storages(from, to)) {
+    return;
+  }
+  if (to.is_neg() || to.is_conj()) {  // what is stored is not what is meant
+    at::Tensor values = from.cpu();
+    if (to_card) {
+      values = values.to(to.scalar_type()).neg();
+      copy_tensor(values, to._neg_view(), non_blocking);
+    } else {
+      to.copy_(values);
+    }
     return;
   }
   if (from_card && is_reinterpreted(from)) {
@@ -158,6 +172,7 @@ void write_image(const c10::Storage& storage, const at::Tensor& image) {
   const at::Tensor flat = image_view(storage);
   if (flat.numel() != 0) {
     host_to_card(image, flat, false);
+    card_storage(storage).is_written = true;
   }
 }
 
@@ -181,6 +196,9 @@ void replace_storage(const c10::Storage& storage, LayoutPtr layout, c10::ScalarT
       write_image(fresh, image);
     }
     block = std::move(fresh.mutable_data_ptr());
+    // The old block was allocated for another stream, perhaps: it must not be reused before the
+    // copy that was just queued on this one.
+    driver(before.device).record_use(before.address, current_queue(before.device));
   }
   storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(block));
   storage.unsafeGetStorageImpl()->set_nbytes(numel * itemsize);
@@ -212,7 +230,7 @@ void adopt_dtype(const at::Tensor& tensor) {
   replace_storage(tensor.storage(),
                   is_whole ? default_layout(tensor.sizes(), tensor.strides(), dtype)
                            : default_layout({numel}, {1}, dtype),
-                  dtype, numel, /*keep=*/true);
+                  dtype, numel, /*keep=*/record.is_written);
 }
 
 at::Tensor materialize(const at::Tensor& tensor) {
@@ -220,10 +238,6 @@ at::Tensor materialize(const at::Tensor& tensor) {
                                   tensor.scalar_type(), tensor.device().index());
   copy_tensor(tensor, values, false);
   return values;
-}
-
-void write_back(const at::Tensor& values, const at::Tensor& tensor) {
-  copy_tensor(values, tensor, false);
 }
 
 }  // namespace spyre

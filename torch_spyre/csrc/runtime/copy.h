@@ -27,9 +27,7 @@ void set_layout(const at::Tensor& tensor, const SpyreTensorLayout& layout);
 // A storage of unknown dtype becomes one of `tensor`'s dtype. No-op when the dtype is known.
 void adopt_dtype(const at::Tensor& tensor);
 
-// For a tensor whose dtype is not its storage's: its elements as a tensor of their own, and the
-// way back for one that was written to.
+// For a tensor whose dtype is not its storage's: its elements as a tensor of their own.
 at::Tensor materialize(const at::Tensor& tensor);
-void write_back(const at::Tensor& values, const at::Tensor& tensor);
 
 }  // namespace spyre

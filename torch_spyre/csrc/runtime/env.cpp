@@ -10,11 +10,11 @@
 #include <optional>
 
 #include "card/kernels.h"
+#include "runtime/cards.h"
 
 namespace spyre {
 namespace {
 
-constexpr int kMaxCards = 8;
 constexpr int kMaxThreads = 1024;
 
 std::optional<std::string> read(const char* name) {
@@ -114,7 +114,8 @@ std::vector<int> visible_devices(int cards) {
   while (begin <= text->size()) {
     const size_t end = std::min(text->find(',', begin), text->size());
     std::string item = text->substr(begin, end - begin);
-    std::erase_if(item, [](unsigned char c) { return std::isspace(c); });
+    item.erase(0, item.find_first_not_of(' '));
+    item.erase(item.find_last_not_of(' ') + 1);
     const auto index = to_integer(item);
     if (!index) {
       reject("SPYRE_DEVICES", *text, "card indices separated by commas, such as 0,2");
@@ -158,7 +159,8 @@ Environment read_environment() {
   env.cards =
       static_cast<int>(world.value_or(std::min<int64_t>(local_world.value_or(1), kMaxCards)));
   env.visible = visible_devices(env.cards);
-  if (const auto rank = integer_between("LOCAL_RANK", 0, 1 << 20); rank && !env.visible.empty()) {
+  if (const auto rank = integer_between("LOCAL_RANK", -1, 1 << 20);
+      rank.value_or(-1) >= 0 && !env.visible.empty()) {
     env.default_device = static_cast<int>(*rank % static_cast<int64_t>(env.visible.size()));
   }
   env.card_memory = memory_size("SPYRE_CARD_MEMORY");

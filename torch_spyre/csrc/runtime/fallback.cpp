@@ -23,6 +23,39 @@ State& state() {
   return *instance;
 }
 
+void check_device(const std::string& name, const at::Tensor& tensor,
+                  std::optional<c10::Device>& common) {
+  if (!tensor.defined() || (tensor.device().is_cpu() && tensor.dim() == 0)) {
+    return;
+  }
+  TORCH_CHECK(!common || *common == tensor.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ",
+              *common, " and ", tensor.device(), "! (in ", name, ")");
+  common = tensor.device();
+}
+
+// Once they are copied to the host, tensors of different devices would mix unnoticed. Indices may
+// be on the CPU, as elsewhere in PyTorch.
+void check_devices(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  const std::string& name = op.schema().name();
+  if (name.starts_with("aten::index") || name.starts_with("aten::_index") ||
+      name.starts_with("aten::_copy") || name.starts_with("aten::_to_copy")) {
+    return;
+  }
+  std::optional<c10::Device> common;
+  const size_t count = op.schema().arguments().size();
+  for (size_t index = stack.size() - count; index < stack.size(); ++index) {
+    const c10::IValue& value = stack[index];
+    if (value.isTensor()) {
+      check_device(name, value.toTensor(), common);
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) {
+        check_device(name, tensor, common);
+      }
+    }
+  }
+}
+
 // Random operations follow the device's generator on the CPU too: its next numbers seed a CPU
 // generator, which takes the place of the device's for one call.
 class CpuRandom {
@@ -34,18 +67,25 @@ class CpuRandom {
     const size_t count = op.schema().arguments().size();
     c10::IValue* given = nullptr;
     std::optional<at::Generator> own;
+    c10::DeviceIndex device = -1;
     for (size_t index = stack.size() - count; index < stack.size(); ++index) {
-      if (stack[index].isGenerator()) {
-        given = &stack[index];
+      c10::IValue& value = stack[index];
+      if (value.isGenerator()) {
+        given = &value;
         own = given->toGenerator();
+      } else if (value.isDevice() && device < 0) {
+        device = value.toDevice().index();
+      } else if (value.isTensor() && value.toTensor().defined() && device < 0) {
+        device = value.toTensor().device().index();
       }
     }
-    const PhiloxState state = take_random(own, current_device(), 1);
+    const PhiloxState state = take_random(own, checked_index(device), 1);
     const uint64_t seed = state.seed * 0x9E3779B97F4A7C15u + state.offset;
     if (given != nullptr) {
       *given = at::detail::createCPUGenerator(seed);
       return;
     }
+    turn_ = std::unique_lock(turns());
     default_ = at::detail::getDefaultCPUGenerator();
     const std::lock_guard lock(default_->mutex());
     before_ = default_->get_state();
@@ -61,6 +101,13 @@ class CpuRandom {
   CpuRandom& operator=(const CpuRandom&) = delete;
 
  private:
+  // The default generator serves one such call at a time.
+  static std::mutex& turns() {
+    static auto* mutex = new std::mutex();
+    return *mutex;
+  }
+
+  std::unique_lock<std::mutex> turn_;
   std::optional<at::Generator> default_;
   at::Tensor before_;
 };
@@ -83,6 +130,7 @@ void note_fallback(const std::string& name) {
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::OperatorName& name = op.operator_name();
   note_fallback(name.overload_name.empty() ? name.name : name.name + "." + name.overload_name);
+  check_devices(op, *stack);
   const CpuRandom random(op, *stack);
   at::native::cpu_fallback(op, stack);
 }

@@ -80,6 +80,9 @@ PhiloxState take_random(const std::optional<at::Generator>& generator, c10::Devi
       generator.has_value() && generator->defined() ? *generator : default_generator(device);
   TORCH_CHECK(chosen.device().is_privateuseone(), "expected a 'spyre' generator, got one for ",
               chosen.device());
+  TORCH_CHECK(chosen.device().index() == device,
+              "expected a generator for spyre:", static_cast<int>(device), ", got one for ",
+              chosen.device());
   return chosen.get<PhiloxGenerator>()->take(count);
 }
 

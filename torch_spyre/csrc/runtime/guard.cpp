@@ -5,7 +5,6 @@
 
 #include "runtime/cards.h"
 #include "runtime/dtypes.h"
-#include "runtime/errors.h"
 #include "runtime/storage.h"
 #include "runtime/stream.h"
 
@@ -82,18 +81,12 @@ struct SpyreGuardImpl final : public c10::impl::DeviceGuardImplInterface {
     return driver(stream.device_index()).is_idle(queue_of(stream));
   }
   void synchronizeStream(const Stream& stream) const override {
-    translated([&] { driver(stream.device_index()).synchronize(queue_of(stream)); });
+    wait_for_queue(stream.device_index(), queue_of(stream));
   }
-  void synchronizeDevice(const DeviceIndex device) const override {
-    const DeviceIndex index = checked_index(device);
-    if (is_open(index)) {
-      translated([&] { driver(index).synchronize(); });
-    }
-  }
+  void synchronizeDevice(const DeviceIndex device) const override { wait_for_device(device); }
   void recordDataPtrOnStream(const c10::DataPtr& data, const Stream& stream) const override {
     if (data.get() != nullptr && data.device().is_privateuseone()) {
-      const CardStorage& storage = card_storage(data);
-      driver(storage.device).record_use(storage.address, queue_of(stream));
+      record_use(data, stream);
     }
   }
 
@@ -118,7 +111,7 @@ struct SpyreGuardImpl final : public c10::impl::DeviceGuardImplInterface {
     if (recorded->device == stream.device_index()) {
       driver(recorded->device).block(queue_of(stream), recorded->ticket);
     } else {  // another card's clock and queues: the host makes sure
-      translated([&] { driver(recorded->device).wait(recorded->ticket); });
+      wait_for(recorded->device, recorded->ticket);
     }
   }
   bool queryEvent(void* event) const override {
@@ -131,7 +124,7 @@ struct SpyreGuardImpl final : public c10::impl::DeviceGuardImplInterface {
   void synchronizeEvent(void* event) const override {
     if (event != nullptr) {
       const auto* recorded = static_cast<CardEvent*>(event);
-      translated([&] { driver(recorded->device).wait(recorded->ticket); });
+      wait_for(recorded->device, recorded->ticket);
     }
   }
   void destroyEvent(void* event, const DeviceIndex) const noexcept override {

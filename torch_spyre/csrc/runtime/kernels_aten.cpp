@@ -38,13 +38,6 @@ void check_options(const optional<at::Layout>& layout, const optional<bool>& pin
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
 }
 
-void check_size(IntArrayRef size) {
-  for (const int64_t extent : size) {
-    TORCH_CHECK(extent >= 0, "Trying to create tensor with negative dimension ", extent, ": ",
-                size);
-  }
-}
-
 Tensor empty_memory_format(IntArrayRef size, optional<at::ScalarType> dtype,
                            optional<at::Layout> layout, optional<c10::Device> device,
                            optional<bool> pin_memory, optional<at::MemoryFormat> format) {
@@ -93,6 +86,7 @@ void set_storage(Tensor& self, const at::Storage& source, int64_t offset, IntArr
     self.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
   }
   const int64_t reach = strided_reach(self.sizes(), self.strides());
+  TORCH_CHECK(offset <= kMostElements, "the storage offset ", offset, " is out of bounds");
   const int64_t needed = reach == 0 ? 0 : offset + reach;
   if (needed * static_cast<int64_t>(self.itemsize()) > static_cast<int64_t>(source.nbytes())) {
     resize_storage(source, needed * static_cast<int64_t>(self.itemsize()));
@@ -128,8 +122,7 @@ Tensor& set_(Tensor& self) {
 }
 
 void record_stream(Tensor& self, at::Stream stream) {
-  const CardStorage& storage = card_storage(self.storage());
-  driver(storage.device).record_use(storage.address, queue_of(stream));
+  record_use(self.storage().data_ptr(), stream);
 }
 
 // A module's parameters keep their identity when the module moves (`Module.to` sets `.data`):
@@ -170,11 +163,11 @@ bool equal(const Tensor& self, const Tensor& other) {
   if (!self.is_same_size(other)) {
     return false;
   }
-  TORCH_CHECK(self.scalar_type() == other.scalar_type(), "Expected object of data type ",
-              self.scalar_type(), " but got data type ", other.scalar_type(),
-              " for argument 'other' in call to equal");
   return self.numel() == 0 || self.eq(other).cpu().all().item<bool>();
 }
+
+// Copy-on-write is a matter of host pointers: card storages are copied at once.
+Tensor lazy_clone(const Tensor& self) { return self.clone(); }
 
 }  // namespace
 
@@ -200,6 +193,17 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
   m.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
   m.impl("equal", TORCH_FN(equal));
+  m.impl("_lazy_clone", TORCH_FN(lazy_clone));
+}
+
+// The copy kernels resolve negation and conjugation themselves; the general way would be to copy.
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+  m.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+  m.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());
 }
 
 }  // namespace spyre

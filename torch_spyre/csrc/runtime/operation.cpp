@@ -15,6 +15,7 @@
 
 #include "runtime/cards.h"
 #include "runtime/copy.h"
+#include "runtime/dtypes.h"
 #include "runtime/errors.h"
 #include "runtime/fallback.h"
 #include "runtime/generator.h"
@@ -106,6 +107,9 @@ void append_tensor(Call& call, const at::Tensor& tensor, size_t index) {
   }
   if (tensor.dim() != 0 || !tensor.device().is_cpu() || call.is_written[index]) {
     throw_device_mix(call.name, c10::Device(c10::kPrivateUse1, call.device), tensor.device());
+  }
+  if (tensor.is_complex()) {
+    device_format(tensor.scalar_type());  // says which dtypes there are
   }
   const bool is_wrapped = tensor.unsafeGetTensorImpl()->is_wrapped_number();
   call.key.push_back('S');
@@ -306,7 +310,10 @@ std::optional<std::vector<at::Tensor>> execute(Call& call) {
     launch(call, *plan, made);
   }
   for (const auto& [values, original] : written) {
-    write_back(values, original);
+    if (!values.is_same_size(original)) {
+      resize_output(original, values.sizes());
+    }
+    copy_tensor(values, original, false);
     for (at::Tensor& tensor : returned) {
       if (tensor.is_same(values)) {
         tensor = original;

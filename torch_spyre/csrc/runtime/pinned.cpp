@@ -5,6 +5,8 @@
 #include <map>
 #include <mutex>
 
+#include "runtime/cards.h"
+
 namespace spyre {
 namespace {
 
@@ -87,7 +89,9 @@ PinnedAllocator& instance() {
 }
 
 void PinnedAllocator::release(void* data) {
-  instance().forget(data);
+  if (!is_bad_fork()) {  // in a forked child an engine of the parent may seem to hold the lock
+    instance().forget(data);
+  }
   c10::free_cpu(data);
 }
 

@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/cards.h"
 #include "runtime/view.h"
 
 namespace spyre {
@@ -73,7 +74,7 @@ class EagerPlan {
   ~EagerPlan();
 
  private:
-  mutable std::array<std::atomic<ProgramId>, 8> loaded_{};  // id + 1; 0: not loaded
+  mutable std::array<std::atomic<ProgramId>, kMaxCards> loaded_{};  // id + 1; 0: not loaded
 };
 
 class Planner {

@@ -6,6 +6,7 @@
 #include "runtime/copy.h"
 #include "runtime/storage.h"
 #include "runtime/strides.h"
+#include "runtime/view.h"
 
 namespace spyre {
 namespace {
@@ -33,19 +34,18 @@ void resize_storage(const c10::Storage& storage, int64_t bytes) {
 
 void resize_tensor(const at::Tensor& tensor, c10::IntArrayRef size,
                    std::optional<c10::MemoryFormat> format) {
-  for (const int64_t extent : size) {
-    TORCH_CHECK(extent >= 0, "Trying to create tensor with negative dimension ", extent, ": ",
-                size);
-  }
+  check_size(size);
   if (tensor.sizes() == size && !format) {
     return;
   }
   const CardStorage& record = card_storage(tensor.storage());
   const int64_t needed = tensor.storage_offset() + product(size);
+  TORCH_CHECK(needed <= kMostElements, "Storage size calculation overflowed with sizes=", size);
+  const int64_t bytes = needed * static_cast<int64_t>(tensor.itemsize());
   if (record.numel == 0 && tensor.storage_offset() == 0) {
     start_storage(tensor, size);
-  } else if (needed > record.numel) {
-    resize_storage(tensor.storage(), needed * static_cast<int64_t>(tensor.itemsize()));
+  } else if (bytes > static_cast<int64_t>(tensor.storage().nbytes())) {
+    resize_storage(tensor.storage(), bytes);
   }
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(size);
   if (format) {
@@ -55,8 +55,8 @@ void resize_tensor(const at::Tensor& tensor, c10::IntArrayRef size,
 
 void resize_output(const at::Tensor& tensor, c10::IntArrayRef size) {
   at::native::resize_output_check(tensor, size);  // warns
-  if (tensor.storage_offset() == 0 && product(size) * static_cast<int64_t>(tensor.itemsize()) !=
-                                          static_cast<int64_t>(tensor.storage().nbytes())) {
+  const bool is_alone = tensor.storage().use_count() == 1 && !is_reinterpreted(tensor);
+  if (is_alone && covers_storage(tensor)) {
     start_storage(tensor, size);
     tensor.unsafeGetTensorImpl()->set_sizes_contiguous(size);
   } else {

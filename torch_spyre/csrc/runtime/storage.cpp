@@ -14,6 +14,7 @@
 #include "runtime/dtypes.h"
 #include "runtime/errors.h"
 #include "runtime/log.h"
+#include "runtime/python_lock.h"
 #include "runtime/stream.h"
 #include "runtime/strides.h"
 
@@ -29,10 +30,12 @@ std::function<void()>& collect_garbage() {
 // nobody can touch, so a stray host access faults instead of reading card memory. Twice the card's
 // size, because the host image of an int64 tensor is twice as large as its block.
 void* handle_of(c10::DeviceIndex device, Address address) {
-  static std::array<std::once_flag, 8> reserved;
-  static std::array<std::byte*, 8> base{};
+  static std::array<std::once_flag, kMaxCards> reserved;
+  static std::array<std::byte*, kMaxCards> base{};
   std::call_once(reserved[device], [device] {
-    const size_t bytes = 2 * static_cast<size_t>(driver(device).properties().total_memory);
+    constexpr size_t kMargin = size_t{16} << 20;  // addresses don't start at 0
+    const size_t bytes =
+        2 * (static_cast<size_t>(driver(device).properties().total_memory) + kMargin);
     void* range =
         mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     TORCH_CHECK(range != MAP_FAILED, "could not reserve ", bytes,
@@ -84,12 +87,14 @@ Address allocate_or_collect(c10::DeviceIndex device, int64_t bytes) {
   Driver& card = driver(device);
   const QueueId queue = current_queue(device);
   try {
+    const WithoutPythonLock unlocked;
     return card.allocate(bytes, queue);
   } catch (const OutOfMemory&) {
     if (collect_garbage()) {
       collect_garbage()();
     }
   }
+  const WithoutPythonLock unlocked;
   card.empty_cache();
   return translated([&] { return card.allocate(bytes, queue); });
 }
@@ -120,6 +125,9 @@ void set_collect_garbage(std::function<void()> collect) { collect_garbage() = st
 
 LayoutPtr default_layout(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType dtype) {
   const DataFormat format = device_format(dtype);
+  if (product(size) == 0) {  // nothing to place; strides of empty tensors may be anything
+    return std::make_shared<SpyreTensorLayout>(SpyreTensorLayout::from_host({0}, format));
+  }
   if (!is_dense(size, stride)) {
     return std::make_shared<SpyreTensorLayout>(
         SpyreTensorLayout::from_host({strided_reach(size, stride)}, format));
@@ -187,6 +195,14 @@ const CardStorage* find_storage(const c10::DataPtr& data) {
 
 bool is_card_storage(const c10::Storage& storage) {
   return find_storage(storage.data_ptr()) != nullptr;
+}
+
+void record_use(const c10::DataPtr& data, const c10::Stream& stream) {
+  const CardStorage& storage = card_storage(data);
+  TORCH_CHECK(stream.device_index() == storage.device,
+              "a tensor on spyre:", static_cast<int>(storage.device),
+              " can't be used on a stream of ", stream.device());
+  driver(storage.device).record_use(storage.address, queue_of(stream));
 }
 
 const CardStorage& card_storage(const c10::DataPtr& data) {

@@ -10,6 +10,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 #include <c10/core/Storage.h>
+#include <c10/core/Stream.h>
 #include <c10/util/ArrayRef.h>
 
 #include <memory>
@@ -31,6 +32,7 @@ struct CardStorage {
   // to the storage decides.
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   int64_t numel = 0;  // elements of the host image; bytes while the dtype is not known
+  mutable bool is_written = false;  // untyped: has anybody put bytes there?
 
   bool is_untyped() const { return dtype == c10::ScalarType::Undefined; }
 };
@@ -55,6 +57,9 @@ c10::Storage make_storage(c10::DeviceIndex device, LayoutPtr layout, c10::Scalar
 
 // False for the storages of fake tensors, which name the device but hold nothing.
 bool is_card_storage(const c10::Storage& storage);
+
+// The block is also used on that stream: once freed, it is reused after what is queued there.
+void record_use(const c10::DataPtr& data, const c10::Stream& stream);
 
 // The record behind a Spyre storage. Throws for a storage that is not ours.
 const CardStorage& card_storage(const c10::Storage& storage);

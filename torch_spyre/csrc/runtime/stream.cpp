@@ -9,11 +9,10 @@
 
 namespace spyre {
 namespace {
-constexpr int kMaxDevices = 8;
 constexpr QueueId kPoolSize = 32;
 
-thread_local std::array<QueueId, kMaxDevices> this_thread_queues{};
-std::array<std::array<std::atomic<uint32_t>, 2>, kMaxDevices> handed_out{};
+thread_local std::array<QueueId, kMaxCards> this_thread_queues{};
+std::array<std::array<std::atomic<uint32_t>, 2>, kMaxCards> handed_out{};
 }  // namespace
 
 QueueId queue_of(const c10::Stream& stream) {
