@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH := 2.13.0
 
 # As in setup.py: TORCH_SPYRE_DEBUG=1 builds with -O0 -g, beside the optimised objects.
-MODE := $(if $(filter-out 0,$(TORCH_SPYRE_DEBUG)),-debug)
+MODE := $(if $(filter-out 0 false off,$(TORCH_SPYRE_DEBUG)),-debug)
 BUILT := $(VENV)/.built$(MODE)
 
 CSRC := torch_spyre/csrc

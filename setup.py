@@ -21,7 +21,7 @@ from torch.utils.cpp_extension import (
 
 ROOT = Path(__file__).parent.resolve()
 CSRC = Path("torch_spyre/csrc")
-DEBUG = os.environ.get("TORCH_SPYRE_DEBUG", "0") not in ("", "0")
+DEBUG = os.environ.get("TORCH_SPYRE_DEBUG", "") not in ("", "0", "false", "off")
 
 COMPILE_FLAGS = [
     "-std=c++20",

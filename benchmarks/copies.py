@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from _report import Report
@@ -29,7 +30,8 @@ class Case:
 
     name: str
     host: torch.Tensor
-    card: torch.Tensor
+    card: torch.Tensor  # dense, in the order of `host`
+    view: torch.Tensor  # on the card in the same order in which `host` lies in its memory
     dense: torch.Tensor
     converted: torch.Tensor
 
@@ -38,7 +40,7 @@ class Case:
         return {
             "cpu": self.host.clone if is_dense else self.host.contiguous,
             "to card": lambda: self.host.to("spyre"),
-            "to host": self.card.cpu,
+            "to host": lambda: self.view.to("cpu", memory_format=torch.contiguous_format),
         }
 
     def in_place(self) -> Actions:
@@ -58,7 +60,8 @@ def case(name: str, dtype: torch.dtype, order: tuple[int, ...] | None) -> Case:
     host = base if order is None else base.permute(order)
     dense = torch.zeros(host.shape, dtype=dtype)
     converted = torch.zeros(host.shape, dtype=torch.bfloat16)
-    return Case(f"{str(dtype)[6:]} {name}", host, dense.to("spyre"), dense, converted)
+    view = base.to("spyre") if order is None else base.to("spyre").permute(order)
+    return Case(f"{str(dtype)[6:]} {name}", host, dense.to("spyre"), view, dense, converted)
 
 
 def cases() -> list[Case]:
@@ -86,7 +89,7 @@ def rates(actions: Actions) -> dict[str, float]:
     return {name: BYTES / seconds / 1e9 for name, seconds in best.items()}
 
 
-def row(name: str, rate: dict[str, float]) -> list[object]:
+def row(name: str, rate: dict[str, float]) -> list[Any]:
     ratios = [rate["to card"] / rate["cpu"], rate["to host"] / rate["cpu"]]
     return [name, *(round(value, 2) for value in (*rate.values(), *ratios))]
 
@@ -109,7 +112,14 @@ def main() -> None:
         ["tensor", "CPU", "CPU to bf16", "to card", "to host", *ratios],
         in_place,
     )
-    report.remark("Targets, as written: float16 contiguous >= 0.5, permuted rows >= 1.")
+    worst_dense = min(min(cells[-2:]) for cells in as_written if "16 contiguous" in cells[0])
+    worst_permuted = min(min(cells[-2:]) for cells in as_written if "contiguous" not in cells[0])
+    for what, worst, target in (
+        ("float16 contiguous", worst_dense, 0.5),
+        ("permuted", worst_permuted, 1.0),
+    ):
+        verdict = "met" if worst >= target else "missed"
+        report.remark(f"Target, as written: {what} >= {target}; worst ratio {worst}: {verdict}.")
     report.write()
 
 

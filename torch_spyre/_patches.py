@@ -1,7 +1,9 @@
 """Everything that `torch_spyre` changes in PyTorch, in one place.
 
 Two functions learn a keyword that only means something for this device, tensors get a method, and
-printing reads them from the host. Calls on other devices take the same way as before.
+printing reads them from the host. Calls on other devices take the same way as before. Where PyTorch
+recognises the two functions by identity (device contexts, TorchScript, lazy modules, pickle), the
+new ones are named as well; Dynamo doesn't trace the unbound spelling `torch.Tensor.to(x, ...)`.
 
 `torch.Tensor.to(..., device_layout=)`
     A layout is chosen where a tensor moves. Unnecessary if backends could add keywords to `to`.
@@ -20,11 +22,15 @@ printing reads them from the host. Calls on other devices take the same way as b
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import _tensor_str
+from torch.jit._builtins import _register_builtin
+from torch.nn import parameter
+from torch.utils._device import _device_constructors
 
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
@@ -82,12 +88,16 @@ def _empty_with_layout(
     layout: _C.SpyreTensorLayout,
 ) -> torch.Tensor:
     """`torch.empty` with a layout: PyTorch checks the arguments, we make the tensor."""
-    device = torch.device(kwargs.get("device") or torch.get_default_device())
+    asked = kwargs.get("device")
+    device = torch.get_default_device() if asked is None else torch.device(asked)
     if not _is_spyre(device):
         raise ValueError(
             f"device_layout describes a tensor on a {DEVICE_NAME} device, not on {device}; "
             f"pass device='{DEVICE_NAME}' as well"
         )
+    for unsupported in ("pin_memory", "layout", "memory_format", "out"):
+        if kwargs.get(unsupported):
+            raise ValueError(f"torch.empty: device_layout can't be combined with {unsupported}")
     like = original(*size, **{**kwargs, "device": "meta"})
     made = _C.empty_with_layout(tuple(like.shape), like.dtype, device_index(device), layout)
     return made.requires_grad_(like.requires_grad)
@@ -101,14 +111,40 @@ def _device_tensor_layout(self: torch.Tensor) -> _C.SpyreTensorLayout | None:
 def _printed_from_host(original: Callable[..., str]) -> Callable[..., str]:
     @functools.wraps(original)
     def tensor_str(self: torch.Tensor, indent: int) -> str:
-        return original(self.cpu() if self.device.type == DEVICE_NAME else self, indent)
+        return original(_to_print(self) if self.device.type == DEVICE_NAME else self, indent)
 
     return tensor_str
+
+
+def _to_print(tensor: torch.Tensor) -> torch.Tensor:
+    """A host tensor that prints like this one: all of it, or the corners that will be shown."""
+    options = _tensor_str.PRINT_OPTS
+    if tensor.numel() <= options.threshold:
+        return tensor.cpu()
+    edge = options.edgeitems
+    ends = [
+        (slice(None),) if size <= 2 * edge else (slice(edge), slice(size - edge, None))
+        for size in tensor.shape
+    ]
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")  # never touched elsewhere
+    for corner in itertools.product(*ends):
+        host[corner] = tensor[corner].cpu()
+    return host
+
+
+def _tell_pytorch(to: Callable[..., Any], empty: Callable[..., Any]) -> None:
+    """PyTorch knows the two functions by identity in a few places: name the new ones there."""
+    to.__module__, to.__qualname__ = "torch", "Tensor.to"
+    empty.__module__, empty.__qualname__ = "torch", "empty"
+    _device_constructors().add(empty.__wrapped__)  # type: ignore[attr-defined]
+    _register_builtin(empty, "aten::empty")
+    parameter.UninitializedTensorMixin._allowed_methods.append(to)  # type: ignore[attr-defined]
 
 
 def apply() -> None:
     """Called once, by `torch_spyre._register`."""
     torch.Tensor.to = _with_layout_to(torch.Tensor.to)  # type: ignore[method-assign]
     torch.empty = _with_layout_empty(torch.empty)
+    _tell_pytorch(torch.Tensor.to, torch.empty)
     torch.Tensor.device_tensor_layout = _device_tensor_layout  # type: ignore[attr-defined]
     _tensor_str._tensor_str = _printed_from_host(_tensor_str._tensor_str)

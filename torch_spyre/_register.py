@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import time
+
 import torch
 from torch.utils.backend_registration import (
     generate_methods_for_privateuse1_backend,
@@ -23,3 +26,16 @@ def register() -> None:
     )
     _C.start({name: registry.value_keys(name) for name in registry.overload_names()})
     _patches.apply()
+    atexit.register(_finish)
+
+
+def _finish() -> None:
+    """Let the device's threads come to rest while they can still take Python's lock.
+
+    An engine that drops its last reference to a tensor afterwards would end the process with an
+    abort. PyTorch's own autograd thread of a device does the same: it lets go of Python objects
+    shortly after `backward()` returned, and offers nothing to wait for.
+    """
+    if _C.is_initialized():
+        _C.drain()
+        time.sleep(0.02)

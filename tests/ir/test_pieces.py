@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -132,12 +131,9 @@ def test_an_access_that_leaves_its_storage_is_refused():
     ("sizes", "strides"),
     [((1024, 256), (256, 1)), ((256, 1024), (1, 256)), ((8, 12, 128, 64), (98304, 64, 768, 1))],
 )
-def test_usual_copies_are_planned_quickly(sizes, strides):
+def test_usual_copies_take_few_nests(sizes, strides):
     numel = math.prod(sizes)
     rows = stored((numel // 256, 256), 64).storage
-    started = time.perf_counter()
-    for _ in range(20):
-        copy_plan(rows, sizes, strides, 0, contiguous(sizes), whole=True)
-    # 25 to 60 µs measured; the rest is room for a busy machine.
-    assert (time.perf_counter() - started) / 20 < 2e-3
+    plan = copy_plan(rows, sizes, strides, 0, contiguous(sizes), whole=True)
     assert numel > MOST
+    assert len(plan) == 1

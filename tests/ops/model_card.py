@@ -167,6 +167,8 @@ class Call:
                 value = self.args[index]
                 number = value.item() if isinstance(value, torch.Tensor) else value
                 assert isinstance(number, bool | int | float)
+                if bind.fits is not None:
+                    torch.zeros(1, dtype=bind.fits).fill_(number)  # raises what PyTorch raises
                 if kind == "scalar_int":
                     return _word(int(number), False)
                 is_bounded = math.isfinite(number)

@@ -13,8 +13,8 @@ import numpy as np
 import step_model
 import torch
 
-FLOATS = (torch.float16, torch.float32)
-INTS = (torch.int32, torch.int8, torch.uint8)
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 BOOL = (torch.bool,)
 
 

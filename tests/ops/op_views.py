@@ -12,13 +12,19 @@ sizes = st.lists(st.sampled_from((1, 2, 3, 5, 33, 64, 70)), max_size=3).filter(
 dtypes = st.sampled_from((torch.float16, torch.float32, torch.int8, torch.int32, torch.bool))
 
 
+KINDS = (
+    *("transpose", "slice", "select", "unsqueeze", "unfold"),
+    *("flatten", "reshape", "as_strided"),
+)
+
+
 @st.composite
 def views(draw: st.DrawFn, base: torch.Tensor) -> torch.Tensor:
     """A chain of views of a tensor."""
     x = base
     for _ in range(draw(st.integers(0, 3))):
         dim = draw(st.integers(0, max(x.dim() - 1, 0)))
-        match draw(st.sampled_from(("transpose", "slice", "select", "unsqueeze", "unfold"))):
+        match draw(st.sampled_from(KINDS)):
             case "transpose" if x.dim() > 1:
                 x = x.transpose(dim, draw(st.integers(0, x.dim() - 1)))
             case "slice" if x.dim() and x.shape[dim] > 1:
@@ -33,6 +39,12 @@ def views(draw: st.DrawFn, base: torch.Tensor) -> torch.Tensor:
                 x = x.unsqueeze(dim)
             case "unfold" if x.dim() and x.shape[dim] > 4 and x.numel() < 1000:
                 x = x.unfold(dim, 3, 2)
+            case "flatten" if x.is_contiguous():
+                x = x.view(-1)
+            case "reshape" if x.is_contiguous() and x.numel() % 2 == 0:
+                x = x.view(2, -1)
+            case "as_strided" if x._base is None and x.dim() and x.numel() > 3:
+                x = x.as_strided((2, x.numel() // 2), (1, 2), 0)
             case _:
                 pass
     return x

@@ -13,8 +13,10 @@ import torch
 from model_card import Call, Tensor, put
 from op_cases import ANY, CASES, Case, distance, reference
 
+from torch_spyre import ir
 from torch_spyre.backend.program import Step, StepFlags, StepKind, decode
 from torch_spyre.ops import eager, registry
+from torch_spyre.ops.cores import divide
 from torch_spyre.ops.plan import OutputSpec, UnsupportedError
 
 ADD = Case("add.Tensor", (ANY, ANY))
@@ -426,3 +428,15 @@ def test_sticks_of_one_iteration_count_towards_the_span() -> None:
     assert plan.program is not None
     card = sys.modules["torch_spyre._C"]._card.Card(memory_bytes=1 << 24, threads=1)
     card.load(plan.program)  # refuses a core that spans too much
+
+
+def test_an_iteration_beyond_the_span_of_a_core_is_left_to_the_fallback() -> None:
+    with pytest.raises(UnsupportedError, match="spans"):
+        divide((2,), (ir.Span((1 << 30,)),), sticks=2, splittable=(False,))
+
+
+def test_cores_that_step_back_reach_as_far_as_their_first_step() -> None:
+    """The first of three steps goes furthest: 2·256 - 0·128."""
+    (slices,) = divide((3, 3), (ir.Span((256, -128)),), sticks=9)
+    assert slices.reach((256, -128)) == 512
+    assert slices.reach((-256, 128)) == 256

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -33,10 +34,16 @@ class SpyreDeviceProperties:
 def is_available() -> bool:
     """Return True if at least one Spyre device is visible to this process.
 
+    A wrong value in the environment makes it False, with a warning that says so.
+
     >>> torch.spyre.is_available()
     True
     """
-    return _C.device_count() > 0
+    try:
+        return device_count() > 0
+    except ValueError as error:
+        warnings.warn(f"no spyre device is available: {error}", RuntimeWarning, stacklevel=2)
+        return False
 
 
 def device_count() -> int:

@@ -92,9 +92,15 @@ class Computation:
             raise UnsupportedError(f"the card has no {entry.name} for {dtype}")
         if isinstance(expression, str):
             expression = (expression, *operands)
-        preparation = _Preparation(self, entry, dtype, _is_modular(expression))
+        preparation = _Preparation(self, entry, dtype, _is_modular(expression, dtype))
         result_dtype = torch.bool if entry.gives_truth else dtype
-        self._into_out(expression, preparation, result_dtype)
+        if result_dtype not in _NARROW_INTS or self.out.dtype is result_dtype:
+            self._into(self.out, expression, preparation, result_dtype)
+            return
+        # PyTorch wraps the result around before it converts it.
+        wrapped = self.emitter.temp(self.out.size, result_dtype)
+        self._into(wrapped, expression, preparation, result_dtype)
+        self.convert(wrapped, self.out)
 
     def _compute_dtype(self, entry: Pointwise, formula: Formula) -> torch.dtype:
         if not entry.promoted:
@@ -105,24 +111,22 @@ class Computation:
         # A float64 CPU scalar may promote to what the card doesn't hold; it computes in fp32.
         return torch.float32 if dtype is torch.float64 else dtype
 
-    def _into_out(
-        self, expression: Expression, preparation: _Preparation, dtype: torch.dtype
+    def _into(
+        self, into: View, expression: Expression, preparation: _Preparation, dtype: torch.dtype
     ) -> None:
         assert isinstance(expression, tuple)
         opcode = str(expression[0])
-        fits = opcodes.by_name()[opcode].result == self.out.format.domain
-        if self.out.dtype is torch.bool:
+        fits = opcodes.by_name()[opcode].result == into.format.domain
+        if into.dtype is torch.bool:
             fits = dtype is torch.bool
-        elif self.out.dtype is torch.uint8:
+        elif into.dtype is torch.uint8:
             fits = dtype is torch.uint8 and opcode in _CLOSED_ON_BYTES
         if fits:
-            self.evaluate(expression, preparation, self.out)
+            self.evaluate(expression, preparation, into)
             return
-        # A sum of bytes is not a byte yet: what is converted is an int32.
-        is_raw_byte = dtype is torch.uint8 and opcode not in _CLOSED_ON_BYTES
         result = self.evaluate(expression, preparation)
-        source_dtype = torch.int32 if is_raw_byte else dtype
-        self.convert(result, self.out, source_dtype)
+        # A sum of bytes is not a byte yet: what is converted is an int32.
+        self.convert(result, into, torch.int32 if dtype is torch.uint8 else dtype)
 
     def evaluate(
         self, expression: Expression, operands: _Preparation, into: View | None = None
@@ -198,19 +202,24 @@ class Computation:
             return self.converted(word, torch.bool, torch.float32)
         return float_constant(float(bool(argument)))
 
-    def number(self, argument: Argument, dtype: torch.dtype, is_modular: bool = False) -> Value:
-        """A scalar argument in the domain of `dtype`."""
+    def number(
+        self,
+        argument: Argument,
+        dtype: torch.dtype,
+        is_modular: bool = False,
+        must_fit: bool = False,
+    ) -> Value:
+        """A scalar argument in the domain of `dtype`; a Python number may have to fit it."""
         is_int = kind_of(dtype) is Kind.INT
         if not isinstance(argument, ScalarMeta):
             assert isinstance(argument, bool | int | float)
             return constant(argument, "I" if is_int else "F")
         if not is_int:
             return Word(FP32, Bind("scalar_float", argument.index))
-        if argument.dtype.is_floating_point:
-            word = Word(FP32, Bind("scalar_float", argument.index))
-            return self.converted(word, dtype, torch.float32)
-        word = Word(INT32, Bind("scalar_int", argument.index))
-        if dtype in _NARROW_INTS and dtype != argument.dtype and not is_modular:
+        is_narrow = dtype in _NARROW_INTS
+        fits = dtype if is_narrow and must_fit and argument.is_wrapped else None
+        word = Word(INT32, Bind("scalar_int", argument.index, fits=fits))
+        if is_narrow and not is_modular and argument.dtype not in (dtype, torch.bool):
             return self.converted(word, dtype, torch.int32)
         return word
 
@@ -226,8 +235,10 @@ class Computation:
         return replace(value, source=replace(value.source, limit=largest))
 
 
-def _is_modular(expression: Expression) -> bool:
-    return isinstance(expression, tuple) and expression[0] in _MODULAR
+def _is_modular(expression: Expression, dtype: torch.dtype) -> bool:
+    """Is wrapping the result enough? Not where nothing wraps it because bytes give a byte."""
+    opcode = expression[0] if isinstance(expression, tuple) else expression
+    return opcode in _MODULAR and not (dtype is torch.uint8 and opcode in _CLOSED_ON_BYTES)
 
 
 @dataclass
@@ -254,7 +265,8 @@ class _Preparation:
             return self._tensor(view)
         if kind_of(self.dtype) is Kind.BOOL:
             return computation.truth(argument)
-        value = computation.number(argument, self.dtype, self.is_modular)
+        must_fit = name in self.entry.must_fit
+        value = computation.number(argument, self.dtype, self.is_modular, must_fit)
         if self.entry.saturates:
             value = computation.saturated(value, computation.out.dtype)
         is_rounded = card_format(self.dtype).nbytes < FP32.nbytes and self.dtype.is_floating_point
@@ -266,6 +278,10 @@ class _Preparation:
         if kind_of(view.dtype) is not kind_of(self.dtype) and not (
             kind_of(view.dtype) is Kind.BOOL and kind_of(self.dtype) is Kind.FLOAT
         ):
+            return self.computation.converted(view, self.dtype, view.dtype)
+        # A tensor without dimensions may have more bits than the common dtype.
+        is_wrapped = self.dtype in _NARROW_INTS and view.dtype is not self.dtype
+        if is_wrapped and not self.is_modular:
             return self.computation.converted(view, self.dtype, view.dtype)
         is_rounded = view.format.nbytes > card_format(self.dtype).nbytes
         if is_rounded and self.entry.compares:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch_spyre import ir
 from torch_spyre.backend.program import CORES
-from torch_spyre.ops.plan import Sizes
+from torch_spyre.ops.plan import Sizes, UnsupportedError
 
 # Below this a core costs more to start than it saves.
 STICKS_PER_CORE = 8
@@ -32,9 +32,14 @@ class Slices:
         return bases[:1] if len(set(bases)) == 1 else bases
 
     def reach(self, strides: Sizes) -> int:
-        """The furthest that any core gets from the common offset: the last one does."""
-        ends = zip(self.starts[-1], self.extents[-1], strides, strict=True)
-        return sum((start + extent - 1) * step for start, extent, step in ends)
+        """The furthest that any core gets from the common offset; strides may step back."""
+        return max(
+            sum(
+                start * step + max((extent - 1) * step, 0)
+                for start, extent, step in zip(starts, extents, strides, strict=True)
+            )
+            for starts, extents in zip(self.starts, self.extents, strict=True)
+        )
 
     def reaching(self, dim: int | None, extents: Sizes) -> int:
         """A mask of the cores whose part is the last one along a dimension."""
@@ -66,7 +71,10 @@ def divide(
         inner = sum(abs(strides[d]) * (extents[d] - 1) for d in whole)
         spans.append(ir.Span(tuple(strides[d] for d in dims), inner + size))
     cores = min(CORES, max(1, sticks // STICKS_PER_CORE))
-    chunks = ir.chunks([extents[d] for d in dims], cores, spans)
+    try:
+        chunks = ir.chunks([extents[d] for d in dims], cores, spans)
+    except ValueError as error:  # one iteration alone spans too much
+        raise UnsupportedError(str(error)) from error
     return tuple(_slices(extents, dims, chunk) for chunk in chunks)
 
 

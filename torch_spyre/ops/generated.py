@@ -6,6 +6,7 @@ the same numbers for any layout and any number of cores. One launch takes one co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -25,6 +26,9 @@ _UNIFORM_STEP = {
     torch.float8_e4m3fn: 2.0**-4,
     torch.float8_e5m2: 2.0**-3,
 }
+
+# Those that numbers keep on the card and on the way to the host.
+_FRACTION_BITS = {torch.float32: 23, torch.float16: 9, torch.bfloat16: 7}
 
 # `random_()` without bounds: the integers from 0 to these can all be told apart in the dtype.
 _LARGEST_INTEGER = {
@@ -79,10 +83,32 @@ def _store(computation: Computation, opcode: str, values: list[Value], dtype: to
 
 
 def _uniform(computation: Computation) -> None:
-    low, high = (
-        computation.number(computation.arguments[n], torch.float32) for n in ("from", "to")
-    )
-    _store(computation, "lerp", [low, high, _uniform_bits(computation)], torch.float32)
+    bounds = [computation.arguments[n] for n in ("from", "to")]
+    low, high = (computation.number(bound, torch.float32) for bound in bounds)
+    operands = [low, high, _uniform_bits(computation)]
+    first, end = (float(b.value) if isinstance(b, ScalarMeta) else b for b in bounds)
+    assert isinstance(first, float | int)
+    assert isinstance(end, float | int)
+    if (first, end) == (0, 1):
+        _store(computation, "lerp", operands, torch.float32)
+        return
+    # Rounding must not reach the end, which is no part of the range.
+    last = max(first, _below(end, _FRACTION_BITS[computation.out.dtype]))
+    uniform = computation.emitter.apply("lerp", operands)
+    _store(computation, "minimum", [uniform, float_constant(last)], torch.float32)
+
+
+def _below(end: float, bits: int) -> float:
+    """The largest number below `end` that has so many bits of fraction; 0 is never rounded to.
+
+    >>> _below(2.0, 1), _below(-2.0, 1), _below(1.1, 1)
+    (1.5, -3.0, 1.0)
+    """
+    if end == 0:
+        return 0.0
+    mantissa, exponent = math.frexp(end)
+    step = math.ldexp(1.0, exponent - bits - (2 if mantissa == 0.5 else 1))
+    return (math.ceil(end / step) - 1) * step
 
 
 def _normal(computation: Computation) -> None:

@@ -14,10 +14,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from torch_spyre.ops.formats import Kind, kind_of
 from torch_spyre.ops.plan import Argument, ScalarMeta, Sizes, TensorMeta
 from torch_spyre.ops.promotion import common_dtype
-from torch_spyre.ops.registry import Overload, Pointwise
+from torch_spyre.ops.registry import Generated, Overload, Pointwise
 from torch_spyre.ops.views import contiguous_strides
+
+# Operations that may write an expanded tensor.
+_WRITES_REPEATED = ("fill", "zero", "masked_fill")
 
 
 @dataclass(frozen=True)
@@ -32,16 +36,16 @@ class Result:
 def infer(overload: Overload, arguments: Mapping[str, Argument]) -> Result:
     """The result of a call; raises what PyTorch would raise."""
     written = arguments[overload.written] if overload.written else None
-    if isinstance(written, TensorMeta) and any(
-        n > 1 and step == 0 for n, step in zip(written.size, written.stride, strict=True)
-    ):
+    may_repeat = overload.entry.name in _WRITES_REPEATED
+    if isinstance(written, TensorMeta) and has_repeats(written) and not may_repeat:
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers to a "
             "single memory location. Please clone() the tensor before performing the operation."
         )
     if overload.entry.name == "arange":
         assert isinstance(written, TensorMeta)
-        length = _arange_length(*(arguments[name] for name in ("start", "end", "step")))
+        bounds = (arguments[name] for name in ("start", "end", "step"))
+        length = _arange_length(written.dtype, *bounds)
         return Result((length,), (1,), written.dtype)
 
     is_in_place = overload.written == overload.arguments[0]
@@ -57,6 +61,12 @@ def infer(overload: Overload, arguments: Mapping[str, Argument]) -> Result:
         )
     dtype = _probe(overload, arguments, len(size)).dtype
     return Result(size, elementwise_strides(size, inputs), dtype)
+
+
+def has_repeats(tensor: TensorMeta) -> bool:
+    """Whether one place in memory is several elements of the tensor."""
+    dims = zip(tensor.size, tensor.stride, strict=True)
+    return math.prod(tensor.size) > 0 and any(n > 1 and step == 0 for n, step in dims)
 
 
 def broadcast(sizes: Sequence[Sizes]) -> Sizes:
@@ -81,15 +91,15 @@ def broadcast(sizes: Sequence[Sizes]) -> Sizes:
 def elementwise_strides(size: Sizes, inputs: Sequence[TensorMeta]) -> Sizes:
     """Dense strides in the order of dimensions that the inputs have, the first one first.
 
-    As TensorIterator orders them: from the innermost out, a dimension moves inwards past those
-    that some input strides over in larger steps.
+    Inputs of one shape that are all contiguous keep what they are, whatever the strides of
+    dimensions of one element. Else as TensorIterator orders them: from the innermost out, a
+    dimension moves inwards past those that some input strides over in larger steps.
     """
     rank = len(size)
-    plain = contiguous_strides(size)
+    if all(tensor.size == size and _is_contiguous(tensor) for tensor in inputs):
+        return contiguous_strides(size)
     strides = []
     for tensor in inputs:
-        if tensor.size == size and tensor.stride == plain:
-            return plain
         missing = rank - len(tensor.size)
         padded = zip((1,) * missing + tensor.size, (0,) * missing + tensor.stride, strict=True)
         strides.append(
@@ -122,6 +132,11 @@ def elementwise_strides(size: Sizes, inputs: Sequence[TensorMeta]) -> Sizes:
     return contiguous_strides(size, list(reversed(dims)))
 
 
+def _is_contiguous(tensor: TensorMeta) -> bool:
+    steps = zip(tensor.size, tensor.stride, contiguous_strides(tensor.size), strict=True)
+    return all(n == 1 or step == dense for n, step, dense in steps)
+
+
 # ---- The operation on no elements ---------------------------------------------------------------
 
 
@@ -131,11 +146,19 @@ def _operation(name: str) -> torch._ops.OpOverload:
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
+@functools.cache
+def _generator() -> torch.Generator:
+    """A generator of our own: that of the CPU must not move."""
+    return torch.Generator()
+
+
 def _probe(overload: Overload, arguments: Mapping[str, Argument], rank: int) -> torch.Tensor:
-    """Run the operation on CPU tensors that keep dtypes and 0-dimness, and have no elements."""
+    """Run the operation on CPU tensors that keep dtypes and 0-dimness, and have no elements.
+
+    Random operations refuse dtypes only if they have an element to make.
+    """
     number_dtype = None
-    # Random operations always on an empty tensor: a single number would move the CPU's generator.
-    singles_count = isinstance(overload.entry, Pointwise)
+    is_generated = isinstance(overload.entry, Generated)
     if isinstance(overload.entry, Pointwise):
         promoted = [arguments.get(name) for name in overload.entry.promoted]
         if any(argument is not None for argument in promoted):
@@ -143,14 +166,17 @@ def _probe(overload: Overload, arguments: Mapping[str, Argument], rank: int) -> 
     positional = []
     keywords = {}
     for name, argument in arguments.items():
-        is_single = singles_count and (
-            rank == 0
+        is_single = (
+            is_generated
+            or rank == 0
             or (isinstance(argument, TensorMeta) and not argument.size and name != overload.written)
         )
         if isinstance(argument, ScalarMeta) and name not in overload.entry.by_value:
             # The plan serves all values, so whether there is one must not depend on this one.
             argument = replace(argument, value=type(argument.value)(1))
         value = _probe_value(argument, name in overload.tensors, is_single, number_dtype)
+        if name == "generator":
+            value = _generator()
         if name in overload.keyword_only:
             keywords[name] = value
         else:
@@ -170,13 +196,14 @@ def _probe_value(
         if not is_tensor:
             return argument.value
         # Python can't make the tensor of a wrapped number. With the dtype that all operands have
-        # in common the stand-in doesn't change what they have in common.
-        dtype = number_dtype if argument.is_wrapped and number_dtype else argument.dtype
+        # in common the stand-in doesn't change what they have in common; neither does a bool.
+        is_kept = argument.dtype is torch.bool or not argument.is_wrapped
+        dtype = argument.dtype if is_kept or number_dtype is None else number_dtype
         return torch.tensor(argument.value, dtype=dtype, device="cpu")
     return argument
 
 
-def _arange_length(start: Argument, end: Argument, step: Argument) -> int:
+def _arange_length(dtype: torch.dtype, start: Argument, end: Argument, step: Argument) -> int:
     first, last, by = (
         argument.value if isinstance(argument, ScalarMeta) else argument
         for argument in (start, end, step)
@@ -184,12 +211,26 @@ def _arange_length(start: Argument, end: Argument, step: Argument) -> int:
     assert isinstance(first, int | float)
     assert isinstance(last, int | float)
     assert isinstance(by, int | float)
-    if by == 0:
+    if not (by > 0 or by < 0):
         raise RuntimeError("step must be nonzero")
     if not (math.isfinite(first) and math.isfinite(last)):
         raise RuntimeError(f"unsupported range: {first} -> {last}")
     if (last - first) * by < 0:
         raise RuntimeError("upper bound and lower bound inconsistent with step sign")
-    if all(isinstance(number, int) for number in (first, last, by)):
-        return int(-((first - last) // by))
-    return math.ceil((last - first) / by)
+    if kind_of(dtype) is Kind.INT and int(by) == 0:
+        raise ValueError("step must be nonzero")
+    if dtype is torch.int64:
+        first, last, by = int(first), int(last), int(by)
+    if not all(isinstance(number, int) for number in (first, last, by)):
+        return math.ceil((last - first) / by)
+    length = int(-((first - last) // by))
+    if dtype is torch.int64 and length and not _fit_the_card(first, first + (length - 1) * by):
+        raise OverflowError(
+            f"arange from {first} to {last}: the card holds integers in 32 bits, "
+            f"from {-(1 << 31)} to {(1 << 31) - 1}"
+        )
+    return length
+
+
+def _fit_the_card(*numbers: float) -> bool:
+    return all(-(1 << 31) <= number < 1 << 31 for number in numbers)

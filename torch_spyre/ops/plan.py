@@ -60,11 +60,13 @@ class Bind:
 
     `index` is the argument (arg, scalar_*), the new output (out), or the byte offset into the pool
     of `Plan.temp_bytes` (temp). A finite scalar_float beyond the `limit` becomes the limit.
+    A scalar_int that `fits` can't hold is refused, in PyTorch's words.
     """
 
     kind: BindKind
     index: int = 0
     limit: float = math.inf
+    fits: torch.dtype | None = None
 
 
 @dataclass(frozen=True)

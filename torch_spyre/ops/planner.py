@@ -7,8 +7,8 @@ and the result back (`compute`), and writing the steps (`emitter`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -18,7 +18,7 @@ from torch_spyre.ops import generated
 from torch_spyre.ops.compute import Computation
 from torch_spyre.ops.emitter import Emitter
 from torch_spyre.ops.formats import card_format
-from torch_spyre.ops.inference import Result, broadcast, infer
+from torch_spyre.ops.inference import Result, broadcast, has_repeats, infer
 from torch_spyre.ops.plan import (
     Argument,
     Bind,
@@ -58,6 +58,10 @@ def plan(name: str, args: Sequence[Argument]) -> Plan:
     written = arguments[overload.written] if overload.written else None
     if isinstance(written, TensorMeta) and written.size != result.size:
         return Plan(None, (), (written.index,), resize=((written.index, result.size),))
+    if isinstance(written, TensorMeta) and has_repeats(written):
+        arguments = _without_repeats(arguments, written)
+        tensors = [arg for arg in arguments.values() if isinstance(arg, TensorMeta)]
+        written = arguments[overload.written] if overload.written else None
     target = _target(written, result, tensors)
     if prod(target.view.size) == 0:
         return Plan(None, (), (target.output,))
@@ -109,6 +113,29 @@ def _target(written: Argument, result: Result, tensors: Sequence[TensorMeta]) ->
     )
     spec = OutputSpec(size, stride, dtype, device_size, stride_map, card_format(dtype).value)
     return _Target(view, spec)
+
+
+def _without_repeats(arguments: Mapping[str, Argument], written: TensorMeta) -> dict[str, Argument]:
+    """The arguments for writing each place of an expanded tensor once."""
+    repeated = [
+        dim - len(written.size)
+        for dim, (n, step) in enumerate(zip(written.size, written.stride, strict=True))
+        if n > 1 and step == 0
+    ]
+
+    def once(argument: Argument) -> Argument:
+        if not isinstance(argument, TensorMeta):
+            return argument
+        size = list(argument.size)
+        for dim in repeated:
+            if -dim > len(size) or size[dim] == 1:
+                continue
+            if argument.stride[dim] != 0:
+                raise UnsupportedError("different values for one place of an expanded tensor")
+            size[dim] = 1
+        return replace(argument, size=tuple(size))
+
+    return {name: once(argument) for name, argument in arguments.items()}
 
 
 def _output_layout(

@@ -25,6 +25,10 @@ import torch
 
 Expression: TypeAlias = str | float | tuple["Expression", ...]
 
+_PARAMETERS = frozenset(
+    ["value", "min", "max", "min_val", "max_val", "threshold", "alpha", "exponent"]
+)
+
 
 @dataclass(frozen=True)
 class Formula:
@@ -66,6 +70,14 @@ class Pointwise:
     def promoted(self) -> tuple[str, ...]:
         """The arguments that determine the common dtype."""
         return self.common or tuple(name for name in self.operands if name not in self.truths)
+
+    @property
+    def must_fit(self) -> frozenset[str]:
+        """Python numbers that PyTorch refuses if the common dtype can't hold them.
+
+        The others it treats like tensors: they wrap around.
+        """
+        return _PARAMETERS.union(self.operands if self.name == "where" else ())
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,9 @@ SymbolSource to_source(const py::handle& bind) {
   source.kind = kinds.at(bind.attr("kind").cast<std::string>());
   source.index = bind.attr("index").cast<int64_t>();
   source.limit = bind.attr("limit").cast<double>();
+  if (const py::object fits = bind.attr("fits"); !fits.is_none()) {
+    source.fits = scalar_type(fits);
+  }
   return source;
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
 #include <c10/util/strides.h>
+#include <sys/mman.h>
 
 #include "runtime/cards.h"
 #include "runtime/dtypes.h"
@@ -53,9 +54,22 @@ void host_to_card(const at::Tensor& host, const at::Tensor& card, bool non_block
   finish("copy to card", view, host, ticket, non_blocking);
 }
 
+// A large result is fresh memory most of the time, and faulting it in page by page takes longer
+// than the copy itself: ask for huge pages. A hint that the host may ignore.
+void expect_large_write(void* data, int64_t bytes) {
+  constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
+  const auto begin = (reinterpret_cast<uintptr_t>(data) + kHugePage - 1) / kHugePage * kHugePage;
+  const auto end =
+      (reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(bytes)) / kHugePage * kHugePage;
+  if (end > begin + kHugePage) {
+    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  }
+}
+
 void card_to_host(const at::Tensor& card, const at::Tensor& host, bool non_blocking) {
   const CardView view = view_of(card, Frame::Element);
   const auto how = transfer(view, host, false);
+  expect_large_write(host.mutable_data_ptr(), how->host_bytes);
   const Ticket ticket = translated([&] {
     return driver(view.storage->device)
         .copy_to_host(current_queue(view.storage->device), view.address, how,
@@ -117,6 +131,15 @@ bool copy_between_storages(const at::Tensor& from, const at::Tensor& to) {
   return true;
 }
 
+// The values that a tensor with a pending negation or conjugation means. On the card PyTorch's own
+// way would come back here.
+at::Tensor resolved(const at::Tensor& tensor) {
+  if (tensor.device().is_privateuseone()) {
+    return tensor.is_neg() ? tensor._neg_view().neg() : tensor;
+  }
+  return tensor.resolve_conj().resolve_neg();
+}
+
 void copy_on_cards(const at::Tensor& from, const at::Tensor& to) {
   if (from.device() == to.device()) {
     run_operation("spyre::copy", {to, from});
@@ -132,7 +155,7 @@ void copy_tensor(const at::Tensor& source, const at::Tensor& to, bool non_blocki
     return;
   }
   at::assert_no_internal_overlap(to);
-  const at::Tensor plain = source.resolve_conj().resolve_neg();
+  const at::Tensor plain = resolved(source);
   const at::Tensor from = plain.is_same_size(to) ? plain : plain.expand(to.sizes());
   const bool from_card = from.device().is_privateuseone();
   const bool to_card = to.device().is_privateuseone();

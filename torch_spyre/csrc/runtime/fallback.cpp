@@ -128,9 +128,15 @@ void note_fallback(const std::string& name) {
 }
 
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  const c10::OperatorName& name = op.operator_name();
-  note_fallback(name.overload_name.empty() ? name.name : name.name + "." + name.overload_name);
+  const c10::OperatorName& full = op.operator_name();
+  const std::string name =
+      full.overload_name.empty() ? full.name : full.name + "." + full.overload_name;
+  if (!op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
+    C10_THROW_ERROR(NotImplementedError,
+                    name + " has no kernel for spyre, and the CPU has none to fall back to");
+  }
   check_devices(op, *stack);
+  note_fallback(name);
   const CpuRandom random(op, *stack);
   at::native::cpu_fallback(op, stack);
 }

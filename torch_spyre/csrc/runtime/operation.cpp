@@ -201,7 +201,19 @@ uint64_t float_word(const c10::Scalar& number, double limit) {
   return word;
 }
 
-uint64_t int_word(const c10::Scalar& number, const std::string& name) {
+// Raises PyTorch's own error if a narrow dtype can't hold a number.
+void check_fits(const c10::Scalar& number, c10::ScalarType dtype) {
+  if (dtype == c10::ScalarType::Char) {
+    (void)number.toChar();
+  } else if (dtype == c10::ScalarType::Byte) {
+    (void)number.toByte();
+  } else if (dtype == c10::ScalarType::Short) {
+    (void)number.toShort();
+  }
+}
+
+uint64_t int_word(const c10::Scalar& number, c10::ScalarType fits, const std::string& name) {
+  check_fits(number, fits);
   int64_t value = 0;
   if (number.isFloatingPoint()) {
     const double real = number.toDouble();
@@ -264,7 +276,9 @@ void launch(const Call& call, const EagerPlan& plan, const std::vector<at::Tenso
         break;
       case Kind::Int:
         bindings.push_back(
-            {int_word(std::get<ScalarSpec>(call.specs.at(source.index)).value, call.name), 0});
+            {int_word(std::get<ScalarSpec>(call.specs.at(source.index)).value, source.fits,
+                      call.name),
+             0});
         break;
       case Kind::SeedLow:
         bindings.push_back({random.seed & 0xFFFFFFFFu, 0});

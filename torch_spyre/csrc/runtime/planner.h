@@ -44,6 +44,7 @@ struct SymbolSource {
   Kind kind = Kind::Argument;
   int64_t index = 0;  // which argument or output; Temporary: byte offset into the pool
   double limit = std::numeric_limits<double>::infinity();  // Float: finite values stay within
+  c10::ScalarType fits = c10::ScalarType::Undefined;       // Int: the dtype that must hold it
 };
 
 struct OutputSpec {
