@@ -88,6 +88,7 @@ ERRORS: dict[str, Example] = {
     "fill bytes below": lambda put: put(BYTES).fill_(-256),
     "where": lambda put: torch.where(put(TRUTH), put(BYTES), 300),
     "masked_fill": lambda put: put(SMALL).masked_fill(put(TRUTH), 300),
+    "masked_fill from a tensor": lambda put: put(SMALL).masked_fill(put(TRUTH), torch.tensor(300)),
     "clamp": lambda put: put(SMALL).clamp(max=65536),
     "alpha": lambda put: put(SMALL).add(put(SMALL), alpha=300),
     "subtract True": lambda put: put(torch.ones(3)) - True,
@@ -138,6 +139,7 @@ def test_strides_follow_the_first_operand_that_minds(first: Example, second: Exa
 RANGES = [
     (0.5, 5.5, 1.5, torch.int64),
     (0.5, 5.5, 1.5, torch.int32),
+    (0, 5, 0.5, torch.int32),
     (0, 300, 100, torch.int8),
     (-1, 5, 1, torch.uint8),
     (2**31 - 3, 2**31, 1, torch.int64),
@@ -150,11 +152,26 @@ def test_ranges_are_those_of_the_cpu(start, end, step, dtype: torch.dtype) -> No
     assert torch.equal(card.cpu(), torch.arange(start, end, step, dtype=dtype))
 
 
+IMPOSSIBLE_RANGES = [
+    (0, 5, 0.5, torch.int64),
+    (0, 5, float("nan"), torch.float32),
+    (0, 5, float("inf"), torch.int32),
+    (0, 2, 1, torch.bool),
+]
+
+
+@pytest.mark.parametrize(("start", "end", "step", "dtype"), IMPOSSIBLE_RANGES)
+def test_impossible_ranges_are_those_of_the_cpu(start, end, step, dtype: torch.dtype) -> None:
+    with pytest.raises((RuntimeError, ValueError)) as on_cpu:
+        torch.arange(start, end, step, dtype=dtype)
+    with pytest.raises(type(on_cpu.value)) as on_card:
+        torch.arange(start, end, step, dtype=dtype, device=DEVICE)
+    assert str(on_card.value).splitlines()[0] == str(on_cpu.value).splitlines()[0]
+
+
 def test_a_range_beyond_32_bits_is_refused() -> None:
     with pytest.raises(OverflowError, match="32 bits"):
         torch.arange(2**31 - 2, 2**31 + 2, device=DEVICE)
-    with pytest.raises(RuntimeError, match="step must be nonzero"):
-        torch.arange(0, 5, float("nan"), device=DEVICE)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

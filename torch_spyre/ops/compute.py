@@ -209,7 +209,7 @@ class Computation:
         is_modular: bool = False,
         must_fit: bool = False,
     ) -> Value:
-        """A scalar argument in the domain of `dtype`; a Python number may have to fit it."""
+        """A scalar argument in the domain of `dtype`, which it may have to fit."""
         is_int = kind_of(dtype) is Kind.INT
         if not isinstance(argument, ScalarMeta):
             assert isinstance(argument, bool | int | float)
@@ -217,7 +217,7 @@ class Computation:
         if not is_int:
             return Word(FP32, Bind("scalar_float", argument.index))
         is_narrow = dtype in _NARROW_INTS
-        fits = dtype if is_narrow and must_fit and argument.is_wrapped else None
+        fits = dtype if is_narrow and must_fit else None
         word = Word(INT32, Bind("scalar_int", argument.index, fits=fits))
         if is_narrow and not is_modular and argument.dtype not in (dtype, torch.bool):
             return self.converted(word, dtype, torch.int32)
@@ -265,7 +265,12 @@ class _Preparation:
             return self._tensor(view)
         if kind_of(self.dtype) is Kind.BOOL:
             return computation.truth(argument)
-        must_fit = name in self.entry.must_fit
+        must_fit = (
+            isinstance(argument, ScalarMeta)
+            and name in self.entry.must_fit
+            # Tensors wrap around, except where PyTorch reads the number out of them.
+            and (argument.is_wrapped or self.entry.name == "masked_fill")
+        )
         value = computation.number(argument, self.dtype, self.is_modular, must_fit)
         if self.entry.saturates:
             value = computation.saturated(value, computation.out.dtype)

@@ -17,17 +17,16 @@ from torch_spyre.ops.plan import Argument, Bind, ScalarMeta, TensorMeta
 from torch_spyre.ops.views import Index, Value, View, Word, float_constant, int_constant
 
 _INT32_END = 1 << 31
+_SMALLEST_NORMAL = 2.0**-126
 
 # Steps of uniform numbers in [0, 1) that stay below 1 when they are rounded to the dtype, on the
 # card and on the way to the host.
 _UNIFORM_STEP = {
     torch.float16: 2.0**-10,
     torch.bfloat16: 2.0**-8,
-    torch.float8_e4m3fn: 2.0**-4,
-    torch.float8_e5m2: 2.0**-3,
 }
 
-# Those that numbers keep on the card and on the way to the host.
+# Bits that numbers keep on the card and on the way to the host.
 _FRACTION_BITS = {torch.float32: 23, torch.float16: 9, torch.bfloat16: 7}
 
 # `random_()` without bounds: the integers from 0 to these can all be told apart in the dtype.
@@ -99,13 +98,15 @@ def _uniform(computation: Computation) -> None:
 
 
 def _below(end: float, bits: int) -> float:
-    """The largest number below `end` that has so many bits of fraction; 0 is never rounded to.
+    """The largest number below `end` that has so many bits of fraction.
+
+    Around 0 numbers lie so close that none is rounded to it.
 
     >>> _below(2.0, 1), _below(-2.0, 1), _below(1.1, 1)
     (1.5, -3.0, 1.0)
     """
-    if end == 0:
-        return 0.0
+    if abs(end) < _SMALLEST_NORMAL:
+        return end
     mantissa, exponent = math.frexp(end)
     step = math.ldexp(1.0, exponent - bits - (2 if mantissa == 0.5 else 1))
     return (math.ceil(end / step) - 1) * step

@@ -211,16 +211,20 @@ def _arange_length(dtype: torch.dtype, start: Argument, end: Argument, step: Arg
     assert isinstance(first, int | float)
     assert isinstance(last, int | float)
     assert isinstance(by, int | float)
+    if dtype is torch.bool:
+        raise NotImplementedError("\"arange_cpu\" not implemented for 'Bool'")
     if not (by > 0 or by < 0):
         raise RuntimeError("step must be nonzero")
     if not (math.isfinite(first) and math.isfinite(last)):
         raise RuntimeError(f"unsupported range: {first} -> {last}")
     if (last - first) * by < 0:
         raise RuntimeError("upper bound and lower bound inconsistent with step sign")
-    if kind_of(dtype) is Kind.INT and int(by) == 0:
-        raise ValueError("step must be nonzero")
+    if kind_of(dtype) is Kind.INT and math.isinf(by):
+        raise RuntimeError("value cannot be converted to type int64_t without overflow")
     if dtype is torch.int64:
         first, last, by = int(first), int(last), int(by)
+        if by == 0:
+            raise ValueError("step must be nonzero")
     if not all(isinstance(number, int) for number in (first, last, by)):
         return math.ceil((last - first) / by)
     length = int(-((first - last) // by))

@@ -275,10 +275,9 @@ void launch(const Call& call, const EagerPlan& plan, const std::vector<at::Tenso
             {float_word(std::get<ScalarSpec>(call.specs.at(source.index)).value, source.limit), 0});
         break;
       case Kind::Int:
-        bindings.push_back(
-            {int_word(std::get<ScalarSpec>(call.specs.at(source.index)).value, source.fits,
-                      call.name),
-             0});
+        bindings.push_back({int_word(std::get<ScalarSpec>(call.specs.at(source.index)).value,
+                                     source.fits, call.name),
+                            0});
         break;
       case Kind::SeedLow:
         bindings.push_back({random.seed & 0xFFFFFFFFu, 0});
