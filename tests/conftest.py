@@ -12,7 +12,7 @@ import pytest
 
 
 @pytest.fixture
-def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
+def check_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run a script in a new process: for the environment, forks, start-up and exits."""
 
     def run(script: str, *, check: bool = True, **environment: str) -> subprocess.CompletedProcess:

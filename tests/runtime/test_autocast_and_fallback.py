@@ -55,8 +55,8 @@ def test_a_warning_turned_into_an_error_reaches_the_caller():
             torch.linalg.inv(torch.eye(2).to("spyre"))
 
 
-def test_the_debug_log_names_each_transfer(run_python):
-    done = run_python(
+def test_the_debug_log_names_each_transfer(check_python):
+    done = check_python(
         "import torch; torch.ones(3, 70, dtype=torch.float16).to('spyre').cpu()",
         TORCH_SPYRE_DEBUG="1",
     )
@@ -64,14 +64,14 @@ def test_the_debug_log_names_each_transfer(run_python):
     assert "device_size=[2, 3, 64]" in done.stderr and "Half[3, 70]" in done.stderr
 
 
-def test_int64_warns_once_that_it_is_held_in_32_bits(run_python):
+def test_int64_warns_once_that_it_is_held_in_32_bits(check_python):
     script = """
         import torch
         torch.arange(3, device="spyre"); torch.arange(3, device="spyre")
         assert torch.spyre.get_downcast_warning() is {on}
         """
-    assert run_python(script.format(on=True)).stderr.count("32-bit integers") == 1
-    quiet = run_python(script.format(on=False), TORCH_SPYRE_DOWNCAST_WARN="off")
+    assert check_python(script.format(on=True)).stderr.count("32-bit integers") == 1
+    quiet = check_python(script.format(on=False), TORCH_SPYRE_DOWNCAST_WARN="off")
     assert "32-bit" not in quiet.stderr
 
 

@@ -30,13 +30,13 @@ SCRIPT = """
     """
 
 
-def test_result_bits_do_not_depend_on_the_instruction_set_or_the_threads(run_python):
+def test_result_bits_do_not_depend_on_the_instruction_set_or_the_threads(check_python):
     isas = torch_spyre._C._card.isas()
     assert "baseline" in isas
     runs = [(isa, "2") for isa in isas] + [(isas[-1], "1"), (isas[-1], "5")]
     outputs = []
     for isa, threads in runs:
-        done = run_python(SCRIPT, SPYRE_CARD_ISA=isa, SPYRE_CARD_THREADS=threads)
+        done = check_python(SCRIPT, SPYRE_CARD_ISA=isa, SPYRE_CARD_THREADS=threads)
         used, digest = done.stdout.split()
         assert used == isa
         outputs.append(digest)

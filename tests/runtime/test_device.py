@@ -8,8 +8,8 @@ import pytest
 import torch
 
 
-def test_import_torch_alone_gives_the_device_and_opens_no_card(run_python):
-    run_python(
+def test_import_torch_alone_gives_the_device_and_opens_no_card(check_python):
+    check_python(
         """
         import sys, torch
         assert torch.spyre.is_available() and torch.spyre.device_count() == 1
@@ -39,8 +39,8 @@ def test_properties_are_those_of_the_card():
     assert torch.float64 not in torch.spyre.get_device_capability()["supported_dtypes"]
 
 
-def test_several_cards_are_separate_devices(run_python):
-    run_python(
+def test_several_cards_are_separate_devices(check_python):
+    check_python(
         """
         import torch
         assert torch.spyre.device_count() == 3
@@ -75,13 +75,13 @@ def test_several_cards_are_separate_devices(run_python):
         ({"SPYRE_DEVICES": "7"}, 0),
     ],
 )
-def test_environment_decides_how_many_devices_are_visible(run_python, environment, count):
-    done = run_python("import torch; print(torch.spyre.device_count())", **environment)
+def test_environment_decides_how_many_devices_are_visible(check_python, environment, count):
+    done = check_python("import torch; print(torch.spyre.device_count())", **environment)
     assert int(done.stdout) == count
 
 
-def test_local_rank_is_the_default_device(run_python):
-    done = run_python(
+def test_local_rank_is_the_default_device(check_python):
+    done = check_python(
         "import torch; print(torch.empty(1, device='spyre').device)",
         AIU_WORLD_SIZE="2",
         LOCAL_RANK="1",
@@ -107,9 +107,9 @@ def test_local_rank_is_the_default_device(run_python):
     ],
 )
 def test_a_wrong_environment_value_is_named_and_never_ignored(
-    run_python, variable, value, expected
+    check_python, variable, value, expected
 ):
-    done = run_python(
+    done = check_python(
         """
         import torch
         try:
@@ -167,8 +167,8 @@ def test_default_device_and_device_context():
         torch.set_default_device(None)
 
 
-def test_fork_after_the_card_was_opened_is_a_clear_error(run_python):
-    done = run_python(
+def test_fork_after_the_card_was_opened_is_a_clear_error(check_python):
+    done = check_python(
         """
         import os, torch
         x = torch.ones(4, device="spyre")
@@ -186,8 +186,8 @@ def test_fork_after_the_card_was_opened_is_a_clear_error(run_python):
     assert "2.0" in done.stdout
 
 
-def test_fork_before_the_card_was_opened_works(run_python):
-    run_python(
+def test_fork_before_the_card_was_opened_works(check_python):
+    check_python(
         """
         import os, torch
         torch.spyre.device_count()
@@ -200,8 +200,8 @@ def test_fork_before_the_card_was_opened_works(run_python):
     )
 
 
-def test_many_threads_may_start_the_device_at_once(run_python):
-    run_python(
+def test_many_threads_may_start_the_device_at_once(check_python):
+    check_python(
         """
         import threading, torch
         results = []
@@ -226,12 +226,12 @@ def test_the_current_device_and_stream_belong_to_a_thread():
     assert seen == [0]
 
 
-def test_a_broken_extension_does_not_break_import_torch(run_python, tmp_path):
+def test_a_broken_extension_does_not_break_import_torch(check_python, tmp_path):
     package = tmp_path / "torch_spyre"
     package.mkdir()
     (package / "__init__.py").write_text((torch_spyre_source()).read_text())
     (package / "_register.py").write_text("raise ImportError('undefined symbol: at::something')")
-    done = run_python(
+    done = check_python(
         """
         import torch
         print(torch.ones(2).sum().item(), hasattr(torch, "spyre"))

@@ -42,8 +42,8 @@ def test_torch_accelerator_reports_the_same_figures():
     torch.accelerator.memory.empty_host_cache()
 
 
-def test_before_the_card_is_open_statistics_are_zero(run_python):
-    run_python(
+def test_before_the_card_is_open_statistics_are_zero(check_python):
+    check_python(
         """
         import torch
         assert torch.spyre.memory_allocated() == torch.spyre.memory_reserved() == 0
@@ -63,8 +63,8 @@ def test_empty_cache_gives_unused_memory_back():
     assert torch.spyre.memory_reserved() <= reserved - (200 << 20)
 
 
-def test_exhausting_the_card_names_the_figures_and_the_next_smaller_fits(run_python):
-    run_python(
+def test_exhausting_the_card_names_the_figures_and_the_next_smaller_fits(check_python):
+    check_python(
         """
         import torch
         kept = torch.empty(40 << 20, dtype=torch.int8, device="spyre")
@@ -93,8 +93,8 @@ def test_exhausting_the_host_says_that_the_host_is_full():
     assert torch.zeros(1 << 20, device="spyre").device.type == "spyre"
 
 
-def test_memory_pressure_collects_garbage_before_it_fails(run_python):
-    run_python(
+def test_memory_pressure_collects_garbage_before_it_fails(check_python):
+    check_python(
         """
         import gc, torch
         gc.disable()
@@ -107,8 +107,8 @@ def test_memory_pressure_collects_garbage_before_it_fails(run_python):
     )
 
 
-def test_ten_thousand_allocations_from_eight_threads_leave_nothing(run_python):
-    run_python(
+def test_ten_thousand_allocations_from_eight_threads_leave_nothing(check_python):
+    check_python(
         """
         import random, threading, torch
         torch.empty(1, device="spyre")

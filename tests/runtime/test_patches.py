@@ -27,7 +27,7 @@ def test_torchscript_pickle_and_lazy_modules_know_the_functions():
     assert nn.LazyLinear(3).to(torch.float16).weight.dtype == torch.float16
 
 
-def test_compiled_cpu_code_is_the_same_as_without_the_package(run_python):
+def test_compiled_cpu_code_is_the_same_as_without_the_package(check_python):
     script = """
         import torch
         def f(x):
@@ -35,7 +35,7 @@ def test_compiled_cpu_code_is_the_same_as_without_the_package(run_python):
             return (x.to(torch.float32) * y).to(torch.float16)
         print(torch.compile(f, fullgraph=True, backend="aot_eager")(torch.arange(3)).tolist())
         """
-    outputs = {run_python(script, TORCH_DEVICE_BACKEND_AUTOLOAD=on).stdout for on in ("0", "1")}
+    outputs = {check_python(script, TORCH_DEVICE_BACKEND_AUTOLOAD=on).stdout for on in ("0", "1")}
     assert outputs == {"[0.0, 2.0, 4.0]\n"}
 
 
@@ -58,9 +58,9 @@ def test_negative_views_mean_their_negated_values():
     assert values.imag.tolist() == [-5, -5]
 
 
-def test_a_script_may_end_right_after_backward(run_python):
+def test_a_script_may_end_right_after_backward(check_python):
     for _ in range(3):
-        run_python(
+        check_python(
             """
             import warnings, torch
             warnings.simplefilter("ignore")

@@ -18,7 +18,7 @@ def test_the_same_seed_gives_the_same_numbers():
     assert torch.spyre.initial_seed() == 7
 
 
-def test_numbers_do_not_depend_on_the_layout_or_the_threads(run_python):
+def test_numbers_do_not_depend_on_the_layout_or_the_threads(check_python):
     layout = torch.spyre.SpyreTensorLayout([40, 70], [70, 1], torch.float32, [1, 0])
     torch.spyre.manual_seed(1)
     plain = torch.empty(40, 70, device="spyre").uniform_()
@@ -32,7 +32,7 @@ def test_numbers_do_not_depend_on_the_layout_or_the_threads(run_python):
         print(hashlib.sha256(values).hexdigest())
         """
     digests = {
-        run_python(script, SPYRE_CARD_THREADS=threads, SPYRE_CARD_ISA=isa).stdout
+        check_python(script, SPYRE_CARD_THREADS=threads, SPYRE_CARD_ISA=isa).stdout
         for threads, isa in (("1", "baseline"), ("2", "baseline"))
     }
     assert len(digests) == 1

@@ -463,8 +463,8 @@ def test_many_small_operations_do_not_grow_the_process():
     assert resident_megabytes() - before < 4
 
 
-def test_a_module_that_does_not_fit_can_go_back_to_the_host(run_python):
-    run_python(
+def test_a_module_that_does_not_fit_can_go_back_to_the_host(check_python):
+    check_python(
         """
         import torch
         model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(6)))
@@ -482,8 +482,8 @@ def test_a_module_that_does_not_fit_can_go_back_to_the_host(run_python):
     )
 
 
-def test_a_process_may_end_with_work_queued_and_tensors_alive(run_python):
-    done = run_python(
+def test_a_process_may_end_with_work_queued_and_tensors_alive(check_python):
+    done = check_python(
         """
         import atexit, torch
         x = torch.ones(1000, 1000, device="spyre")
