@@ -184,9 +184,7 @@ def apply(chain, tensor):
     return tensor
 
 
-@hypothesis.settings(max_examples=150, deadline=None)
-@hypothesis.given(view_chains())
-def test_cpu_of_any_view_gives_the_elements_of_the_view(case):
+def check_reading(case) -> None:
     host, chain = case
     expected = apply(chain, host)
     view = apply(chain, host.to("spyre"))
@@ -194,9 +192,7 @@ def test_cpu_of_any_view_gives_the_elements_of_the_view(case):
     assert torch.equal(view.cpu(), expected)
 
 
-@hypothesis.settings(max_examples=100, deadline=None)
-@hypothesis.given(view_chains(), st.booleans())
-def test_copy_into_any_view_writes_exactly_its_elements(case, from_card):
+def check_writing(case, from_card: bool) -> None:
     host, chain = case
     target = host.to("spyre")
     view, expected = apply(chain, target), apply(chain, host)
@@ -209,6 +205,26 @@ def test_copy_into_any_view_writes_exactly_its_elements(case, from_card):
     view.copy_(values.to("spyre") if from_card else values)
     expected.copy_(values)
     assert torch.equal(target.cpu(), host)
+
+
+@hypothesis.settings(max_examples=150, deadline=None)
+@hypothesis.given(view_chains())
+def test_cpu_of_any_view_gives_the_elements_of_the_view(case):
+    check_reading(case)
+
+
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(view_chains(), st.booleans())
+def test_copy_into_any_view_writes_exactly_its_elements(case, from_card):
+    check_writing(case, from_card)
+
+
+@pytest.mark.slow
+@hypothesis.settings(max_examples=5000, deadline=None)
+@hypothesis.given(view_chains(), st.booleans())
+def test_many_more_views_are_read_and_written_rightly(case, from_card):
+    check_reading(case)
+    check_writing((case[0].clone(), case[1]), from_card)
 
 
 @pytest.mark.parametrize(
