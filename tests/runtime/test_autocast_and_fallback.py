@@ -109,3 +109,39 @@ def test_random_operations_that_fall_back_follow_the_seed_and_leave_the_cpu_alon
         third = torch.randperm(50, device="spyre", generator=torch.Generator("spyre"))
     assert all(map(torch.equal, first, second)) and not torch.equal(third, first[1])
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda card, host: card @ host,
+        lambda card, host: host @ card,
+        lambda card, host: torch.cat([card, host]),
+        lambda card, host: torch.nn.functional.linear(card, host),
+        lambda card, host: torch.mm(card, card, out=host),
+    ],
+)
+def test_operations_that_fall_back_refuse_mixed_devices(call):
+    with pytest.raises(RuntimeError, match="same device"):
+        call(torch.ones(2, 2, device="spyre"), torch.ones(2, 2))
+
+
+def test_random_fallbacks_use_the_generator_of_their_own_card(check_python):
+    check_python(
+        """
+        import warnings, torch
+        warnings.simplefilter("ignore")
+        before = [state.clone() for state in map(torch.spyre.get_rng_state, range(2))]
+        torch.nn.functional.dropout(torch.ones(10, device="spyre:1"))
+        torch.randperm(4, device="spyre:1")
+        assert torch.equal(before[0], torch.spyre.get_rng_state(0))
+        assert not torch.equal(before[1], torch.spyre.get_rng_state(1))
+        try:
+            torch.rand(3, device="spyre:1", generator=torch.Generator("spyre:0"))
+        except RuntimeError as error:
+            assert "spyre:1" in str(error)
+        else:
+            raise AssertionError("a generator of another card")
+        """,
+        AIU_WORLD_SIZE="2",
+    )

@@ -255,3 +255,9 @@ def test_the_diagnostic_report_names_versions_devices_and_environment():
     report = torch.spyre.get_diagnostic_report()
     assert report["torch"] == torch.__version__ and report["device_count"] == 1
     assert report["devices"][0]["properties"]["cores"] == 32
+
+
+def test_a_wrong_environment_makes_the_device_unavailable_with_a_warning(check_python):
+    done = check_python("import torch; print(torch.spyre.is_available())", AIU_WORLD_SIZE="9")
+    assert done.stdout.strip() == "False" and "AIU_WORLD_SIZE" in done.stderr
+    assert check_python("import torch; print(torch.spyre.device_count())", LOCAL_RANK="-1").stdout

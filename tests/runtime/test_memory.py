@@ -170,3 +170,57 @@ def test_dataloader_pins_for_the_device():
     for (batch,) in loader:
         assert batch.is_pinned()
         assert torch.equal(batch.to("spyre", non_blocking=True).cpu(), batch)
+
+
+def test_resizing_an_output_leaves_other_views_of_its_storage_alone():
+    base = torch.arange(100.0, device="spyre")
+    out = base[:4]
+    values = torch.ones(8, device="spyre")
+    with pytest.warns(UserWarning, match="resized"):
+        torch.add(values, values, out=out)
+    assert out.tolist() == [2] * 8
+    assert base.tolist() == [2] * 8 + list(range(8, 100))
+
+
+def test_resizing_a_reinterpreted_tensor_counts_bytes():
+    base = torch.arange(4.0, device="spyre")
+    base.view(torch.int16).resize_(6)
+    assert base.tolist() == [0, 1, 2, 3]
+    grown = torch.arange(8, dtype=torch.int16, device="spyre").view(torch.float32).resize_(6)
+    assert grown.untyped_storage().nbytes() >= 24 and grown.cpu().shape == (6,)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.empty(2**61, device="spyre"),
+        lambda: torch.empty_strided((5,), (2**62,), device="spyre"),
+        lambda: torch.empty(3, device="spyre").resize_(2**61),
+    ],
+)
+def test_sizes_beyond_all_memory_are_refused(make):
+    with pytest.raises(RuntimeError, match=r"(?i)overflow"):
+        make()
+
+
+def test_an_empty_tensor_may_have_huge_sizes_and_any_strides():
+    assert torch.empty(2**40, 0, 2**40, device="spyre").numel() == 0
+    assert torch.ones(1, device="spyre").as_strided((0, 2, 3), (0, 0, 1)).clone().shape == (0, 2, 3)
+
+
+def test_data_pointers_are_handles_that_the_host_cannot_touch(check_python):
+    check_python(
+        """
+        import torch
+        tensors = [torch.ones(64 << 10, device="spyre") for _ in range(3)]
+        ranges = []
+        for line in open("/proc/self/maps"):
+            span, access = line.split()[:2]
+            begin, end = (int(part, 16) for part in span.split("-"))
+            ranges.append((begin, end, access))
+        for tensor in tensors:
+            pointer = tensor.data_ptr()
+            assert [a for b, e, a in ranges if b <= pointer < e] == ["---p"]
+        """,
+        SPYRE_CARD_MEMORY="1M",
+    )

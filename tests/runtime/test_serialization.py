@@ -133,3 +133,26 @@ def test_an_untyped_storage_takes_the_type_of_its_first_tensor():
     assert x.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert x.device_tensor_layout().device_size == [1, 2, 32]
     assert bytes(x.untyped_storage().clone().cpu()) == bytes(storage.cpu())
+
+
+def test_a_legacy_checkpoint_with_int64_loads():
+    for _ in range(3):
+        stale = torch.full(
+            (64,), -1.5, device="spyre"
+        )  # what the new storage may find in its block
+        del stale
+        buffer = io.BytesIO()
+        saved = {"steps": torch.tensor(7, device="spyre")}
+        torch.save(saved, buffer, _use_new_zipfile_serialization=False)
+        buffer.seek(0)
+        assert torch.load(buffer)["steps"].item() == 7
+
+
+def test_loaded_int64_beyond_32_bits_is_kept_but_not_computed_with():
+    buffer = io.BytesIO()
+    torch.save(torch.tensor([2**40, 1]), buffer)
+    buffer.seek(0)
+    loaded = torch.load(buffer, map_location="spyre")
+    assert loaded.cpu().tolist() == [2**40, 1]
+    with pytest.raises(OverflowError, match="32 bits"):
+        loaded + 1

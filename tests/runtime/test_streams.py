@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+import torch_spyre
+
 
 def test_stream_pools_go_round_robin():
     low = [torch.spyre.Stream().id for _ in range(33)]
@@ -169,3 +171,53 @@ def test_record_stream_keeps_a_freed_block_until_the_other_stream_is_done():
         reference = torch.full((400, 400), 3.0)
         torch.testing.assert_close(y.cpu(), reference.exp().exp() + reference, rtol=1e-6, atol=0)
         assert (z.cpu() == 0).all()
+
+
+def test_a_relayout_on_a_side_stream_keeps_the_old_block_until_it_has_run():
+    n = 512
+    reference = torch.arange(n * n, dtype=torch.float32).view(n, n)
+    layout = torch.spyre.SpyreTensorLayout([n, n], [n, 1], torch.float32, [1, 0])
+    work = torch.ones(2048, 2048, device="spyre")
+    side = torch.spyre.Stream()
+    for _ in range(3):
+        x = reference.to("spyre")
+        torch.spyre.synchronize()
+        with side:
+            for _ in range(10):
+                torch.exp(work, out=work)
+            torch_spyre._C.set_spyre_tensor_layout(x, layout)
+        other = torch.full((n, n), 7.0).to("spyre")
+        torch.spyre.synchronize()
+        assert torch.equal(x.cpu(), reference) and (other.cpu() == 7).all()
+
+
+def test_waiting_does_not_hold_pythons_lock_that_an_engine_needs(check_python):
+    check_python(
+        """
+        import faulthandler, torch
+        faulthandler.dump_traceback_later(60, exit=True)
+        storage = torch.UntypedStorage(10, device="spyre")
+        pinned = torch.empty(16 << 20, dtype=torch.float16).pin_memory()
+        known = pinned.untyped_storage()
+        known.tag = 1
+        x = torch.empty_like(pinned, device="spyre")
+        for _ in range(3):
+            x.copy_(pinned, non_blocking=True)
+        del pinned, known
+        storage.resize_(20)
+        """
+    )
+
+
+def test_a_process_may_end_while_copies_of_python_memory_are_queued(check_python):
+    check_python(
+        """
+        import torch
+        pinned = torch.empty(16 << 20, dtype=torch.float16).pin_memory()
+        again = torch.from_numpy(pinned.numpy())
+        x = torch.empty_like(again, device="spyre")
+        for _ in range(20):
+            x.copy_(again, non_blocking=True)
+        del pinned, again
+        """
+    )

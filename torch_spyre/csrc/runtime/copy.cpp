@@ -240,6 +240,20 @@ void set_layout(const at::Tensor& tensor, const SpyreTensorLayout& layout) {
   }
 }
 
+namespace {
+
+// Do all int64 values in a storage of bytes fit 32 bits? PyTorch's old checkpoints set tensors to
+// storages that will only be filled later: what doesn't fit stays as bytes, and is an error when
+// something is computed with it.
+bool fits_the_card(const c10::Storage& storage, int64_t numel) {
+  const at::Tensor values = read_image(storage)
+                                .narrow(0, 0, numel * static_cast<int64_t>(sizeof(int64_t)))
+                                .view(at::kLong);
+  return values.eq(values.to(at::kInt)).all().item<bool>();
+}
+
+}  // namespace
+
 void adopt_dtype(const at::Tensor& tensor) {
   const CardStorage& record = card_storage(tensor.storage());
   if (!record.is_untyped() || record.numel == 0) {
@@ -248,6 +262,9 @@ void adopt_dtype(const at::Tensor& tensor) {
   const auto dtype = tensor.scalar_type();
   const auto itemsize = static_cast<int64_t>(tensor.itemsize());
   const int64_t numel = record.numel / itemsize;
+  if (dtype == at::kLong && record.is_written && !fits_the_card(tensor.storage(), numel)) {
+    return;
+  }
   const bool is_whole = tensor.storage_offset() == 0 && tensor.is_non_overlapping_and_dense() &&
                         tensor.numel() == numel;
   replace_storage(tensor.storage(),

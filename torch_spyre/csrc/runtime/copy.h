@@ -24,7 +24,8 @@ void replace_storage(const c10::Storage& storage, LayoutPtr layout, c10::ScalarT
 // doesn't fit, and for views: the layout is that of the whole storage.
 void set_layout(const at::Tensor& tensor, const SpyreTensorLayout& layout);
 
-// A storage of unknown dtype becomes one of `tensor`'s dtype. No-op when the dtype is known.
+// A storage of unknown dtype becomes one of `tensor`'s dtype, if its bytes can be held so. No-op
+// when the dtype is known.
 void adopt_dtype(const at::Tensor& tensor);
 
 // For a tensor whose dtype is not its storage's: its elements as a tensor of their own.
