@@ -7,6 +7,7 @@ import torch
 from torch.spyre import DataFormats, SpyreTensorLayout
 
 import torch_spyre
+from torch_spyre import ir
 
 CHOSEN = SpyreTensorLayout([512, 256], [256, 1], torch.float16, [1, 0])
 
@@ -104,10 +105,26 @@ def test_padding_never_shows():
 
 
 def test_host_to_card_copies_write_zeros_into_the_padding():
-    x = torch.full((3, 70), 5.0, dtype=torch.float16).to("spyre")
-    raw = x.as_strided((3, 70), (70, 1))
-    layout = x.device_tensor_layout()
-    assert layout.device_size == [2, 3, 64] and raw.shape == (3, 70)
+    """On a private card, whose memory can be read as it lies there, padding and all."""
+    _card = torch_spyre._C._card
+    card = _card.Card(memory_bytes=1 << 20)
+    sen169, float16 = _card.formats["SEN169_FP16"], _card.host_formats["float16"]
+    layout = SpyreTensorLayout([3, 70], torch.float16)
+    nbytes = layout.nbytes
+    flat = [_card.DmaNest([nbytes // 2], [1], [1])]
+    raw = _card.DmaDescriptor(sen169, float16, flat, nbytes, nbytes)
+    storage = ir.Storage(tuple(layout.device_size), tuple(layout.stride_map), 210)
+    plan = ir.copy_plan(storage, (3, 70), (70, 1), 0, (70, 1), True)
+    nests = [_card.DmaNest(*nest) for nest in plan]
+    address = card.allocate(nbytes)
+    card.copy_to_card(address, raw, torch.full((nbytes // 2,), 9.0).half().numpy())
+    how = _card.DmaDescriptor(sen169, float16, nests, nbytes, 420)
+    card.copy_to_card(address, how, torch.full((3, 70), 5.0).half().numpy())
+    seen = torch.empty(layout.device_size, dtype=torch.float16)
+    card.wait(card.copy_to_host(address, raw, seen.numpy()))
+    expected = torch.zeros(2, 3, 64, dtype=torch.float16)
+    expected[0], expected[1, :, :6] = 5, 5
+    assert torch.equal(seen, expected)
 
 
 def test_require_layout_says_that_it_needs_the_compiler():
