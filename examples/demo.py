@@ -1,12 +1,75 @@
-"""What `make demo` shows: the most that the project can honestly do today."""
+"""What `make demo` shows: a transformer block, compiled for the card, and the device beneath it."""
 
 from __future__ import annotations
 
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable
+
 import torch
+from torch import nn
+from torch.nn import functional
+
+from torch_spyre.tools.measure import (
+    KernelCost,
+    StepCost,
+    compiled_kernels,
+    largest_error,
+    measure,
+)
+
+LENGTH, HIDDEN, INNER = 128, 1024, 2560
+HEADS, KEY_HEADS, HEAD = 8, 2, 128
 
 
 def headline(text: str) -> None:
     print(f"\n== {text}")
+
+
+# ---- The model ----------------------------------------------------------------------------------
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary position embedding."""
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat((-second, first), -1) * sin
+
+
+def rotary_tables() -> tuple[torch.Tensor, torch.Tensor]:
+    frequencies = 10000.0 ** (-torch.arange(0, HEAD, 2) / HEAD)
+    angles = torch.outer(torch.arange(LENGTH).float(), frequencies).repeat(1, 2)
+    return angles.cos(), angles.sin()
+
+
+class Block(nn.Module):
+    """A layer as Granite has them: RMSNorm, rotary attention with few key heads, SwiGLU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm_attention, self.norm_mlp = nn.RMSNorm(HIDDEN, 1e-5), nn.RMSNorm(HIDDEN, 1e-5)
+        self.query = nn.Linear(HIDDEN, HEADS * HEAD, bias=False)
+        self.key_value = nn.Linear(HIDDEN, 2 * KEY_HEADS * HEAD, bias=False)
+        self.output = nn.Linear(HEADS * HEAD, HIDDEN, bias=False)
+        self.gate, self.up = (nn.Linear(HIDDEN, INNER, bias=False) for _ in range(2))
+        self.down = nn.Linear(INNER, HIDDEN, bias=False)
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        x = x + self.attend(self.norm_attention(x), cos, sin)
+        inner = self.norm_mlp(x)
+        return x + self.down(functional.silu(self.gate(inner)) * self.up(inner))
+
+    def attend(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = x.shape
+        q = self.query(x).view(batch, length, HEADS, HEAD).transpose(1, 2)
+        both = self.key_value(x).view(batch, length, 2 * KEY_HEADS, HEAD).transpose(1, 2)
+        k, v = both.chunk(2, 1)
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.output(y.transpose(1, 2).reshape(batch, length, HEADS * HEAD))
+
+
+# ---- What is shown ------------------------------------------------------------------------------
 
 
 def show_device() -> None:
@@ -14,75 +77,101 @@ def show_device() -> None:
     properties = torch.spyre.get_device_properties()
     print(f"{properties.name}: {properties.cores} cores, {properties.lx_bytes >> 20} MiB LX each,")
     print(f"{properties.total_memory / 2**30:.0f} GiB device memory, driver {properties.driver}")
+    x = torch.randn(5, 100, 150, dtype=torch.float16).to("spyre")
+    print(f"a tensor of {tuple(x.shape)} lies there in sticks of 64: {x.device_tensor_layout()}")
 
 
-def show_layouts() -> None:
-    headline("Tensors are tiled into 128-byte sticks")
-    x = torch.randn(5, 100, 150, dtype=torch.float16)
-    on_card = x.to("spyre")
-    print(f"host  {tuple(x.shape)}, strides {x.stride()}")
-    print(f"card  {on_card.device_tensor_layout()}")
-    lost = (on_card.cpu() - x).abs().max().item()
-    print(f"fp16 has 10 fraction bits, the card's format 9: largest rounding {lost:.4g}")
-    view = on_card.permute(2, 0, 1)[3:140:7, 1:4]
-    same = torch.equal(view.cpu(), on_card.cpu().permute(2, 0, 1)[3:140:7, 1:4])
-    print(f"a strided view of it, {tuple(view.shape)}, comes back equal: {same}")
+@torch.no_grad()
+def show_block() -> None:
+    headline("A transformer block, compiled")
+    block = Block().half()
+    inputs = [torch.randn(1, LENGTH, HIDDEN).half(), *(table.half() for table in rotary_tables())]
+    exact = Block()
+    exact.load_state_dict(block.state_dict())
+    wanted = exact(*(tensor.float() for tensor in inputs))
 
+    on_card = [tensor.to("spyre") for tensor in inputs]
+    compiled = torch.compile(block.to("spyre"))
+    began = time.perf_counter()
+    compiled(*on_card).cpu()
+    compiling = time.perf_counter() - began
+    got, cost = measure(compiled, *on_card)
+    wall = min(_wall(lambda: compiled(*on_card).cpu()) for _ in range(5))
 
-def show_arithmetic() -> None:
-    headline("Operations run on the card, and its clock times them")
-    x = torch.randn(4096, 4096, dtype=torch.float16).to("spyre")
-    y = torch.randn(4096, 1, dtype=torch.float16).to("spyre")
-    start, end = (torch.spyre.Event(enable_timing=True) for _ in range(2))
-    before = torch.spyre.counters()
-    start.record()
-    z = torch.sigmoid(x) * x + y
-    end.record()
-    end.synchronize()
-    after = torch.spyre.counters()
-    reference = torch.sigmoid(x.cpu().float()) * x.cpu().float() + y.cpu().float()
-    error = (z.cpu().float() - reference).abs().max().item()
-    print("z = sigmoid(x) * x + y over 4096 x 4096, fp16")
-    print(f"largest error against float32      {error:.4f}")
-    print(f"modelled time on the card          {start.elapsed_time(end) * 1000:.1f} us")
-    print(f"kernels launched                   {after['launches'] - before['launches']}")
-    for name in ("bytes_read", "bytes_written"):
-        print(f"LPDDR5 {name.replace('_', ' '):28}{(after[name] - before[name]) / 2**20:.0f} MiB")
-
-
-def show_streams() -> None:
-    headline("Copies overlap compute on another stream")
-    host = torch.ones(4096, 4096, dtype=torch.float16).pin_memory()
-    x = host.to("spyre")
-    copies = torch.spyre.Stream()
-    torch.spyre.synchronize()
-    events = [torch.spyre.Event(enable_timing=True) for _ in range(4)]
-    events[0].record()
-    events[1].record(copies)
-    y = x
-    for _ in range(4):
-        y = y * 0.5
-    events[2].record()
-    with torch.spyre.stream(copies):
-        again = host.to("spyre", non_blocking=True)
-        events[3].record(copies)
-    torch.spyre.synchronize()
-    compute = events[0].elapsed_time(events[2])
-    both = max(events[0].elapsed_time(events[2]), events[0].elapsed_time(events[3]))
-    copy = events[1].elapsed_time(events[3])
+    weights = sum(parameter.numel() for parameter in block.parameters())
+    print(f"RMSNorm, rotary attention ({HEADS} heads, {KEY_HEADS} for keys), SwiGLU;")
+    print(f"{LENGTH} positions of {HIDDEN}, {weights / 1e6:.1f} million weights, fp16")
+    print(f"largest error against float32   {largest_error(got, wanted):.4f}", end="")
+    print(f" (values up to {wanted.abs().max():.1f})")
+    print(f"on the card, modelled           {cost.microseconds / 1000:.3f} ms")
     print(
-        f"four kernels {compute:.3f} ms, copy {copy:.3f} ms, both together {both:.3f} ms (modelled)"
+        f"on this machine, wall           {wall * 1000:.1f} ms, after {compiling:.1f} s compiling"
     )
-    assert torch.equal(again.cpu(), host)
+    print(f"LPDDR5                          {cost.bytes_read / 2**20:.1f} MiB read, ", end="")
+    print(f"{cost.bytes_written / 2**20:.1f} MiB written; launches: {cost.launches}")
+    print_kernels(compiled_kernels())
 
 
-def show_what_is_missing() -> None:
-    headline("What the card doesn't have yet runs on the CPU, says so and is counted")
-    import warnings
+def _wall(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
 
+
+def print_kernels(kernels: list[KernelCost]) -> None:
+    """A line per kernel, and under it the operations that take most of its time."""
+    print("\nkernel / operation     steps  cores     LX/core    MiB read  written  modelled us")
+    for kernel in kernels:
+        print(
+            f"{kernel.name:22}{len(kernel.steps):6}{kernel.cores:7}{kernel.lx_bytes >> 10:8} KiB"
+            f"{_figures(kernel)}"
+        )
+        grouped: dict[str, list[StepCost]] = defaultdict(list)
+        for step in kernel.steps:
+            grouped[step.operation].append(step)
+        totals = sorted(map(_total, grouped.values()), key=lambda total: -total.microseconds)
+        for total in totals[:8]:
+            count = len(grouped[total.operation])
+            print(f"  {total.operation:20}{count:6}{total.cores:7}{'':12}{_figures(total)}")
+        rest = ", ".join(total.operation for total in totals[8:])
+        print(f"  and {rest}" if rest else "")
+
+
+def _total(steps: list[StepCost]) -> StepCost:
+    return StepCost(
+        steps[0].operation,
+        max(step.cores for step in steps),
+        sum(step.visits for step in steps),
+        sum(step.bytes_read for step in steps),
+        sum(step.bytes_written for step in steps),
+        sum(step.microseconds for step in steps),
+    )
+
+
+def _figures(cost: KernelCost | StepCost) -> str:
+    return (
+        f"{cost.bytes_read / 2**20:12.2f}{cost.bytes_written / 2**20:9.2f}{cost.microseconds:13.1f}"
+    )
+
+
+def show_eager() -> None:
+    headline("The same device without a compiler: streams, and what falls back")
+    host = torch.ones(4096, 4096, dtype=torch.float16).pin_memory()
+    x, copies = host.to("spyre"), torch.spyre.Stream()
+    torch.spyre.synchronize()
+    events = [torch.spyre.Event(enable_timing=True) for _ in range(3)]
+    events[0].record()
+    y = torch.sigmoid(x) * x
+    events[1].record()
+    with torch.spyre.stream(copies):
+        host.to("spyre", non_blocking=True)
+        events[2].record(copies)
+    torch.spyre.synchronize()
+    kernels, copy = (events[0].elapsed_time(event) for event in events[1:])
+    print(f"two kernels {kernels:.3f} ms beside a copy {copy:.3f} ms, modelled; {tuple(y.shape)}")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        torch.ones(8, 8, device="spyre").sum()
+        torch.linalg.inv(torch.eye(8).to("spyre"))
     print(caught[0].message if caught else "nothing fell back")
     print("fallbacks:", torch.spyre.fallback_stats())
 
@@ -90,7 +179,5 @@ def show_what_is_missing() -> None:
 if __name__ == "__main__":
     torch.manual_seed(0)
     show_device()
-    show_layouts()
-    show_arithmetic()
-    show_streams()
-    show_what_is_missing()
+    show_block()
+    show_eager()

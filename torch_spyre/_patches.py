@@ -15,6 +15,11 @@ new ones are named as well; Dynamo doesn't trace the unbound spelling `torch.Ten
     Printing formats on the device, in float64, which the card lacks. Unnecessary if PyTorch's list
     of devices that print from the CPU (XLA, MTIA, ...) were open.
 
+`torch._TorchCompileInductorWrapper.__call__`
+    `torch.compile(model)` on Spyre tensors goes to the function behind `backend="spyre"`, which
+    knows device layouts and decompositions. Graphs without Spyre tensors go on as before.
+    Unnecessary if a device could name its Dynamo backend.
+
 `nn.Module.to` needs no patch: tied parameters stay tied because the runtime answers PyTorch's
 `_has_compatible_shallow_copy_type` for its tensors.
 """
@@ -132,6 +137,19 @@ def _to_print(tensor: torch.Tensor) -> torch.Tensor:
     return host
 
 
+def _compiled_for_spyre(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(self: Any, model_: Any, inputs_: Any, *, config_patches: Any = None) -> Any:
+        from torch_spyre._inductor import backend
+
+        if not backend.is_spyre_graph(model_, inputs_):
+            return original(self, model_, inputs_, config_patches=config_patches)
+        patches = {**self.config, **(config_patches or {})}
+        return backend.compile_graph(model_, inputs_, config_patches=patches)
+
+    return call
+
+
 def _tell_pytorch(to: Callable[..., Any], empty: Callable[..., Any]) -> None:
     """PyTorch knows the two functions by identity in a few places: name the new ones there."""
     to.__module__, to.__qualname__ = "torch", "Tensor.to"
@@ -148,3 +166,5 @@ def apply() -> None:
     _tell_pytorch(torch.Tensor.to, torch.empty)
     torch.Tensor.device_tensor_layout = _device_tensor_layout  # type: ignore[attr-defined]
     _tensor_str._tensor_str = _printed_from_host(_tensor_str._tensor_str)
+    inductor = torch._TorchCompileInductorWrapper
+    inductor.__call__ = _compiled_for_spyre(inductor.__call__)  # type: ignore[method-assign]

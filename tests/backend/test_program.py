@@ -22,6 +22,7 @@ from torch_spyre.backend.program import (
     VERSION,
     Lanes,
     Loop,
+    Mask,
     Operand,
     Program,
     ProgramError,
@@ -62,6 +63,16 @@ def steps(draw: st.DrawFn, depth: int) -> Step:
             loop_strides=row(depth),
         )
 
+    def mask() -> Mask:
+        is_symbol = draw(st.booleans())
+        return Mask(
+            dim=draw(st.sampled_from((0, 3, 255))),
+            valid=draw(uint32 if is_symbol else int64),
+            is_symbol=is_symbol,
+            bases=row(draw(st.sampled_from((1, min(cores.bit_count(), 3))))),
+            loop_strides=row(depth),
+        )
+
     return Step(
         opcode=draw(st.sampled_from(OPCODES)),
         kind=draw(st.sampled_from(StepKind)),
@@ -72,6 +83,9 @@ def steps(draw: st.DrawFn, depth: int) -> Step:
         stick_dim=draw(st.sampled_from((0, 3, 255))),
         tail_cores=draw(uint32),
         flags=draw(st.sampled_from(StepFlags)),
+        lane_dim=draw(st.sampled_from((0, 2, 255))),
+        reduced=draw(st.integers(0, 255)),
+        masks=tuple(mask() for _ in range(draw(st.integers(0, 2)))),
     )
 
 
@@ -139,11 +153,11 @@ def _copy_program() -> Program:
 def test_the_bytes_are_those_of_the_header_file() -> None:
     """A copy of four sticks on two cores, field by field as in program.h."""
     data = encode(_copy_program())
-    magic, version, _, size, *counts = struct.unpack_from("<IHHI7I", data)
-    assert (magic, version, size) == (MAGIC, 1, len(data))
-    assert counts == [2, 2, 1, 1, 2, 1, 0]
-    assert len(data) == 40 + 2 * 16 + 2 * 120 + 32 + 16 + 2 * 8 + 8
-    at = 40 + 2 * 16 + 2 * 120
+    magic, version, _, size, *counts = struct.unpack_from("<IHHI8I", data)
+    assert (magic, version, size) == (MAGIC, 2, len(data))
+    assert counts == [2, 2, 1, 0, 1, 2, 1, 0]
+    assert len(data) == 48 + 2 * 16 + 2 * 120 + 40 + 16 + 2 * 8 + 8
+    at = 48 + 2 * 16 + 2 * 120
     opcode, kind, rank, flags, cores = struct.unpack_from("<HBBII", data, at)
     assert (opcode, kind, rank, flags, cores) == (1, 0, 1, 0, 0b11)
 
@@ -156,6 +170,51 @@ def test_text_shows_cores_extents_and_bases() -> None:
         "  in   s0 SEN169_FP16 vector  base 0, 256  stride 128\n"
         "  out  s1 SEN169_FP16 vector  base 0, 256  stride 128\n"
     )
+
+
+def _mean_program() -> Program:
+    """Means of the rows of a [4, 100] tensor: 2 tiles of 4 rows, of which 100 elements count."""
+    return Program(
+        (Symbol(SymbolKind.ADDRESS, 0, 1024), Symbol(SymbolKind.ADDRESS, 0, 512, True)),
+        (
+            Step(
+                opcode="mean",
+                kind=StepKind.REDUCTION,
+                cores=0b1,
+                extents=((2, 4),),
+                inputs=(
+                    Operand(Space.DEVICE, 0, 0, strides=(512, 128)),
+                    Operand(Space.CONSTANT, 1, 0, strides=(0, 0)),
+                ),
+                outputs=(Operand(Space.DEVICE, 0, 1, Lanes.FIRST, strides=(0, 128)),),
+                stick_dim=0,
+                reduced=0b01,
+                masks=(Mask(dim=0, valid=100),),
+            ),
+        ),
+        constants=(0x42C80000,),
+    )
+
+
+def test_text_shows_what_is_accumulated_and_what_counts() -> None:
+    assert disassemble(_mean_program()).splitlines()[2:5] == [
+        "step mean (reduction)  cores 0  extents 2 x 4  stick dim 0  accumulates dims 0",
+        "  mask dim 0 below 100  base 0",
+        "  in   s0 SEN169_FP16 vector  base 0  stride 512, 128",
+    ]
+
+
+def test_figures_are_those_of_the_steps() -> None:
+    figures = torch_spyre._C._card.figures(encode(_mean_program()))
+    (step,) = figures["steps"]
+    assert step["bytes_read"] == figures["bytes_read"] == 1024
+    assert step["bytes_written"] == figures["bytes_written"] == 512
+    assert step["nanoseconds"] == figures["nanoseconds"] > 0
+    assert (step["cores"], step["visits"]) == (1, 1)
+    # As the law of row reductions has it: 1024 bytes at min(150, 114 + 61 exp(-4/3700)) GB/s.
+    assert step["memory_ns"] == 11
+    assert step["sfp_ns"] == 4  # 512 elements at 140 per ns
+    assert step["pt_ns"] == step["lx_ns"] == 0
 
 
 @given(st.integers(0, 355), st.integers(0, 255))

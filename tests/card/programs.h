@@ -22,6 +22,7 @@ class ProgramBuilder {
   std::vector<SymbolRecord> symbols;
   std::vector<OperandRecord> operands;
   std::vector<StepRecord> steps;
+  std::vector<MaskRecord> masks;
   std::vector<NodeRecord> nodes;
   std::vector<int64_t> bases;
   std::vector<int64_t> extents;
@@ -41,6 +42,31 @@ class ProgramBuilder {
     symbols.push_back(
         {static_cast<uint8_t>(SymbolKind::Scalar), static_cast<uint8_t>(format), 0, {}, 4});
     return static_cast<uint32_t>(symbols.size() - 1);
+  }
+
+  uint32_t extent(int64_t longest) {
+    symbols.push_back({static_cast<uint8_t>(SymbolKind::Extent),
+                       static_cast<uint8_t>(DataFormat::IEEE_INT32),
+                       0,
+                       {},
+                       longest});
+    return static_cast<uint32_t>(symbols.size() - 1);
+  }
+
+  // Adds a mask to the last step: positions along `dim` below a length, or below an extent symbol.
+  MaskRecord& mask(uint8_t dim, int64_t valid, std::vector<int64_t> core_bases = {0},
+                   bool is_symbol = false) {
+    MaskRecord record{};
+    record.dim = dim;
+    record.is_symbol = is_symbol ? 1 : 0;
+    record.valid = static_cast<uint32_t>(is_symbol ? valid : extents.size());
+    if (!is_symbol) extents.push_back(valid);
+    record.base = static_cast<uint32_t>(bases.size());
+    record.base_count = static_cast<uint32_t>(core_bases.size());
+    bases.insert(bases.end(), core_bases.begin(), core_bases.end());
+    if (steps.back().masks++ == 0) steps.back().first_mask = static_cast<uint32_t>(masks.size());
+    masks.push_back(record);
+    return masks.back();
   }
 
   uint32_t constant(uint32_t word) {
@@ -80,6 +106,7 @@ class ProgramBuilder {
     record.inputs = static_cast<uint8_t>(inputs.size());
     record.outputs = 1;
     record.stick_dim = kNoStickDim;
+    record.lane_dim = kNoStickDim;
     record.extent = static_cast<uint32_t>(extents.size());
     record.extent_count = 1;
     extents.insert(extents.end(), extent.begin(), extent.end());
@@ -100,15 +127,25 @@ class ProgramBuilder {
     append(out, symbols);
     append(out, operands);
     append(out, steps);
+    append(out, masks);
     append(out, nodes);
     append(out, bases);
     append(out, extents);
     append(out, constants);
     out.resize((out.size() + 7) / 8 * 8);
-    const ProgramHeader header{kProgramMagic,   kProgramVersion,  0,
-                               size32(out),     size32(symbols),  size32(operands),
-                               size32(steps),   size32(nodes),    size32(bases),
-                               size32(extents), size32(constants)};
+    const ProgramHeader header{kProgramMagic,
+                               kProgramVersion,
+                               0,
+                               size32(out),
+                               size32(symbols),
+                               size32(operands),
+                               size32(steps),
+                               size32(masks),
+                               size32(nodes),
+                               size32(bases),
+                               size32(extents),
+                               size32(constants),
+                               0};
     std::memcpy(out.data(), &header, sizeof(header));
     return out;
   }
@@ -149,7 +186,7 @@ class RandomPrograms {
   int pick(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
   uint64_t bits() { return random_(); }
 
- private:
+ protected:
   struct Shape {
     uint32_t cores = 1;
     std::vector<std::vector<int64_t>> extent;  // one row, or one per core
@@ -188,9 +225,10 @@ class RandomPrograms {
   }
 
   // Gives an operand a dense place per core and loop iteration, its dimensions in random order;
-  // inputs may leave dimensions out, go backwards, or share their place.
+  // inputs may leave dimensions out, go backwards, or share their place. Stands still along
+  // `still`.
   void place(ProgramBuilder& builder, const Shape& shape, OperandRecord& record, int64_t unit,
-             bool is_output, bool is_lx) {
+             bool is_output, bool is_lx, uint32_t still = 0) {
     std::vector<int> order(shape.extent[0].size());
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), random_);
@@ -203,7 +241,7 @@ class RandomPrograms {
       if (!tiles_first) size = kStickBytes;
     }
     for (const int dim : order) {
-      if (!is_output && pick(0, 4) == 0) continue;
+      if ((still >> dim & 1) != 0 || (!is_output && pick(0, 4) == 0)) continue;
       const int64_t extent = shape.largest(dim);
       record.stride[dim] = size;
       if (!is_output && shape.extent.size() == 1 && pick(0, 5) == 0) {

@@ -36,8 +36,14 @@ TEST(the_environment_chooses_the_version_and_a_bad_value_is_explained) {
 
 TEST(tables_are_complete) {
   for (int i = 0; i < kOpcodes; ++i) {
-    const bool exists = !opcode_info(static_cast<uint16_t>(i)).name.empty();
-    CHECK_EQ(table().pointwise[static_cast<size_t>(i)] != nullptr, exists);
+    const OpcodeGroup group = opcode_group(static_cast<uint16_t>(i));
+    const auto place = static_cast<size_t>(i);
+    CHECK_EQ(table().pointwise[place] != nullptr, group == OpcodeGroup::Pointwise);
+    if (group != OpcodeGroup::Reduction) continue;
+    CHECK(place - kFirstReduction < kReductions);
+    const Reduction& reduction = table().reduction[place - kFirstReduction];
+    CHECK(reduction.words != nullptr && reduction.combine_lanes != nullptr);
+    CHECK(reduction.finish != nullptr);
   }
   for (size_t i = 0; i < kDataFormats; ++i) {
     const bool computes = format_info(static_cast<DataFormat>(i)).is_computable;
@@ -169,9 +175,10 @@ TEST(all_versions_give_the_same_bits) {
     for (uint16_t i = 0; i < kOpcodes; ++i) {
       const auto inputs = static_cast<size_t>(opcode_info(i).inputs);
       outputs.push_back(
-          inputs == 0 ? Words{}
-                      : run(static_cast<Opcode>(i),
-                            {operands.begin(), operands.begin() + static_cast<long>(inputs)}));
+          opcode_group(i) != OpcodeGroup::Pointwise
+              ? Words{}
+              : run(static_cast<Opcode>(i),
+                    {operands.begin(), operands.begin() + static_cast<long>(inputs)}));
     }
     const auto keep = [&](auto kernel) {
       Words out(static_cast<size_t>(count) * 2);
@@ -211,7 +218,7 @@ TEST(an_operation_may_replace_any_of_its_operands) {
   const std::vector<Words> operands = operands_of(4, 3001, 9);
   for (uint16_t i = 0; i < kOpcodes; ++i) {
     const auto inputs = static_cast<size_t>(opcode_info(i).inputs);
-    if (inputs == 0) continue;
+    if (opcode_group(i) != OpcodeGroup::Pointwise) continue;
     const Words wanted = run(static_cast<Opcode>(i),
                              {operands.begin(), operands.begin() + static_cast<long>(inputs)});
     for (size_t replaced = 0; replaced < inputs; ++replaced) {

@@ -5,6 +5,7 @@
 
 #include "../../torch_spyre/csrc/card/program.h"
 #include "../../torch_spyre/csrc/cost/cost.h"
+#include "accumulations.h"
 #include "check.h"
 #include "programs.h"
 
@@ -12,6 +13,7 @@ namespace {
 
 using namespace spyre;
 using spyre::testing::ProgramBuilder;
+using spyre::testing::RandomAccumulations;
 using spyre::testing::RandomPrograms;
 
 constexpr auto kHalf = DataFormat::SEN169_FP16;
@@ -73,7 +75,7 @@ TEST(headers_are_checked) {
     return "accepted";
   };
   CHECK(says(with(0, std::byte{0}), "magic"));
-  CHECK(says(with(4, std::byte{2}), "version 2"));
+  CHECK(says(with(4, std::byte{1}), "version 1"));
   CHECK(says(with(6, std::byte{1}), "reserved"));
   CHECK(says(with(8, std::byte{1}), "size"));
   CHECK(says(with(15, std::byte{0xFF}), "symbols"));
@@ -104,14 +106,15 @@ TEST(symbols_are_checked) {
 
 TEST(steps_are_checked) {
   CHECK(says(reason([](auto& b) { b.steps[0].opcode = 7; }), "unknown opcode 7"));
-  CHECK(says(reason([](auto& b) { b.steps[0].kind = 3; }), "Matmul steps are not executed"));
+  CHECK(says(reason([](auto& b) { b.steps[0].kind = 3; }), "of a Matmul step can't be add"));
+  CHECK(says(reason([](auto& b) { b.steps[0].opcode = 200; }), "of a Pointwise step can't be sum"));
   CHECK(says(reason([](auto& b) { b.steps[0].kind = 5; }), "Ring steps"));
   CHECK(says(reason([](auto& b) { b.steps[0].kind = 9; }), "unknown kind 9"));
   CHECK(says(reason([](auto& b) { b.steps[0].rank = 9; }), "rank 9"));
   CHECK(says(reason([](auto& b) { b.steps[0].cores = 0; }), "no core"));
   CHECK(says(reason([](auto& b) { b.steps[0].cores = 0b111; }), "2 bases for 3 cores"));
   CHECK(says(reason([](auto& b) { b.steps[0].inputs = 1; }), "takes 2 inputs"));
-  CHECK(says(reason([](auto& b) { b.steps[0].flags = 2; }), "flags"));
+  CHECK(says(reason([](auto& b) { b.steps[0].flags = 8; }), "flags"));
   CHECK(says(reason([](auto& b) { b.steps[0].stick_dim = 1; }), "stick dimension 1"));
   CHECK(says(reason([](auto& b) { b.steps[0].tail_cores = 4; }), "tail core"));
   CHECK(says(reason([](auto& b) { b.steps[0].tail_cores = 1; }), "no stick dimension"));
@@ -265,4 +268,282 @@ TEST(loops_multiply_time_and_bytes) {
   looped.nodes = {{1, 0, 3, 2}, {1, 0, 2, 1}, {0, 0, 0, 0}};
   CHECK_EQ(load_program(looped.bytes())->nanoseconds, 6 * load_program(once.bytes())->nanoseconds);
   CHECK_EQ(load_program(looped.bytes())->bytes_read, 6 * 1024);
+}
+
+// ---- Reductions, matmuls, gathers --------------------------------------------------------------
+
+namespace {
+
+// Row sums of a [4, 130] fp16 tensor: 3 tiles of 4 rows, of which 130 elements count.
+ProgramBuilder row_sums() {
+  ProgramBuilder builder;
+  const uint32_t x = builder.address(12 * 128), y = builder.address(4 * 128, true);
+  const auto from = builder.device(x, kHalf, {4 * 128, 128});
+  auto to = builder.device(y, kHalf, {0, 128});
+  to.lanes = static_cast<uint8_t>(Lanes::First);
+  builder.run(builder.step(Opcode::sum, 1, {3, 4}, {from}, to, StepKind::Reduction));
+  builder.steps[0].stick_dim = 0;
+  builder.steps[0].reduced = 0b01;
+  builder.mask(0, 130);
+  return builder;
+}
+
+// [8, 100] @ [100, 128]: rows, sticks of n, sticks of k. B has 100 rows of two sticks, no more.
+ProgramBuilder matmul() {
+  ProgramBuilder builder;
+  const uint32_t a = builder.address(2 * 8 * 128), b = builder.address(2 * 100 * 128);
+  const uint32_t c = builder.address(2 * 8 * 128, true);
+  const auto left = builder.device(a, kHalf, {128, 0, 8 * 128});
+  auto right = builder.device(b, kHalf, {0, 100 * 128, 64 * 128});
+  right.tile_stride = 128;
+  const auto to = builder.device(c, kHalf, {128, 8 * 128, 0});
+  builder.run(builder.step(Opcode::batchmatmul, 1, {8, 2, 2}, {left, right}, to, StepKind::Matmul));
+  builder.steps[0].stick_dim = 1;
+  builder.steps[0].lane_dim = 2;
+  builder.steps[0].reduced = 0b100;
+  builder.mask(2, 100);
+  return builder;
+}
+
+// 4 of 50 rows of a table, one stick each.
+ProgramBuilder gather() {
+  ProgramBuilder builder;
+  const uint32_t table = builder.address(50 * 128);
+  const uint32_t index = builder.address(128, false, DataFormat::IEEE_INT32);
+  const uint32_t y = builder.address(4 * 128, true);
+  auto from = builder.device(table, kHalf, {0});
+  from.tile_stride = 128;
+  const auto which =
+      builder.operand(Space::Device, index, DataFormat::IEEE_INT32, Lanes::Element, {0}, {4});
+  const auto to = builder.device(y, kHalf, {128});
+  builder.run(builder.step(Opcode::gather, 1, {4}, {from, which}, to, StepKind::Gather));
+  builder.mask(kNoStickDim, 50);
+  return builder;
+}
+
+std::string changed(ProgramBuilder builder, const std::function<void(ProgramBuilder&)>& change) {
+  change(builder);
+  return reason(builder);
+}
+
+// y = -x, z = -y over 4 sticks; y in LX, the second step chained to the first.
+ProgramBuilder chain() {
+  ProgramBuilder builder;
+  const uint32_t x = builder.address(512), z = builder.address(512, true);
+  const auto from = builder.device(x, kHalf, {128});
+  const auto middle = builder.operand(Space::Lx, 0, kHalf, Lanes::Vector, {0}, {128});
+  const auto to = builder.device(z, kHalf, {128});
+  builder.run(builder.step(Opcode::neg, 1, {4}, {from}, middle));
+  builder.run(builder.step(Opcode::neg, 1, {4}, {middle}, to));
+  builder.steps[0].flags = kDiscarded;
+  builder.steps[1].flags = kChained;
+  return builder;
+}
+
+}  // namespace
+
+TEST(each_kind_of_step_is_accepted) {
+  for (const ProgramBuilder& builder : {row_sums(), matmul(), gather(), chain()}) {
+    CHECK_EQ(reason(builder), std::string("accepted"));
+  }
+  RandomAccumulations programs(5);
+  for (int i = 0; i < 300; ++i) {
+    CHECK_EQ(reason(programs.reduction()), std::string("accepted"));
+    CHECK_EQ(reason(programs.matmul()), std::string("accepted"));
+    CHECK_EQ(reason(programs.gather()), std::string("accepted"));
+    CHECK_EQ(reason(programs.chain()), std::string("accepted"));
+  }
+}
+
+TEST(reductions_are_checked) {
+  const auto with = [](auto change) { return changed(row_sums(), change); };
+  CHECK(says(with([](auto& b) { b.steps[0].reduced = 0; }), "accumulates no dimension"));
+  CHECK(says(with([](auto& b) { b.steps[0].reduced = 4; }), "not among its 2"));
+  CHECK(says(with([](auto& b) { b.steps[0].reduced = 2; }), "gives Vectors"));
+  CHECK(says(with([](auto& b) { b.operands[1].lanes = 0; }), "gives First lanes"));
+  CHECK(says(with([](auto& b) { b.operands[1].stride[0] = 128; }), "stands still"));
+  CHECK(says(with([](auto& b) { b.steps[0].lane_dim = 0; }), "only a Matmul"));
+  CHECK(says(with([](auto& b) { b.steps[0].flags = kChained; }), "only Pointwise steps"));
+  CHECK(says(with([](auto& b) {
+               b.operands[0].space = static_cast<uint8_t>(Space::Constant);
+               b.constants = {0};
+             }),
+             "device memory or LX"));
+}
+
+TEST(masks_are_checked) {
+  const auto with = [](auto change) { return changed(row_sums(), change); };
+  CHECK(says(with([](auto& b) { b.masks[0].dim = 1; }), "dimension 1 is not accumulated"));
+  CHECK(says(with([](auto& b) { b.masks[0].dim = kNoStickDim; }), "mask of a Gather"));
+  CHECK(says(with([](auto& b) { b.masks[0].valid = 99; }), "extents 99 to 100"));
+  CHECK(says(with([](auto& b) { b.extents[2] = -1; }), "valid length -1"));
+  CHECK(says(with([](auto& b) { b.masks[0].is_symbol = 1; }), "symbols 2 to 3"));
+  CHECK(says(with([](auto& b) {
+               b.masks[0].is_symbol = 1;
+               b.masks[0].valid = 0;
+             }),
+             "symbol 0 is no extent"));
+  CHECK(says(with([](auto& b) { b.masks[0].base_count = 2; }), "2 bases for 1 cores"));
+  CHECK(says(with([](auto& b) { b.masks[0].loop_stride[0] = 1; }), "only 0 loops"));
+  CHECK(says(with([](auto& b) { b.steps[0].masks = 2; }), "masks 0 to 2"));
+  CHECK(says(with([](auto& b) { b.mask(0, 5); }), "has another mask"));
+  CHECK(says(with([](auto& b) { b.masks[0].padding = 1; }), "padding"));
+}
+
+TEST(a_stick_that_no_position_counts_in_is_not_read) {
+  const auto with = [](int64_t valid) {
+    return changed(row_sums(), [&](auto& b) {
+      b.symbols[0].bytes = 8 * 128;  // two of the three tiles
+      b.extents[2] = valid;
+    });
+  };
+  CHECK_EQ(with(128), std::string("accepted"));
+  CHECK(says(with(129), "core 0 reaches"));
+}
+
+TEST(matmuls_are_checked) {
+  const auto with = [](auto change) { return changed(matmul(), change); };
+  CHECK(says(with([](auto& b) { b.steps[0].stick_dim = kNoStickDim; }), "has a stick dimension"));
+  CHECK(says(with([](auto& b) { b.steps[0].stick_dim = 2; }), "has a stick dimension"));
+  CHECK(says(with([](auto& b) { b.steps[0].lane_dim = 0; }), "last one that is accumulated"));
+  CHECK(says(with([](auto& b) { b.operands[0].stride[1] = 128; }), "stands still along n"));
+  CHECK(says(with([](auto& b) { b.operands[2].stride[2] = 128; }), "stands still"));
+  CHECK(says(with([](auto& b) { b.operands[1].tile_stride = 64; }), "row stride 64"));
+  CHECK(says(with([](auto& b) { b.operands[1].format = 1; }), "elements per stick"));
+  CHECK(says(with([](auto& b) { b.operands[2].format = 3; }), "half as many"));
+}
+
+// The last stick of k has 36 rows of B; that there are no more is no fault.
+TEST(a_matmul_reads_the_rows_of_k_that_count) {
+  const auto with = [](int64_t valid) {
+    return changed(matmul(), [&](auto& b) { b.extents[3] = valid; });
+  };
+  CHECK_EQ(with(99), std::string("accepted"));
+  CHECK(says(with(101), "operand 1: core 0 reaches bytes 0 to 25728"));
+  // A length that the launch binds is taken as its longest.
+  const auto bound = [](int64_t longest) {
+    return changed(matmul(), [&](auto& b) {
+      b.masks[0].is_symbol = 1;
+      b.masks[0].valid = b.extent(longest);
+    });
+  };
+  CHECK_EQ(bound(100), std::string("accepted"));
+  CHECK(says(bound(101), "operand 1: core 0 reaches"));
+}
+
+// k in a loop of two: the mask moves on with the loop, and with it the end of B.
+TEST(masks_move_with_loops) {
+  ProgramBuilder builder = matmul();
+  builder.extents[2] = 1;
+  builder.nodes = {{1, 0, 2, 1}, {0, 0, 0, 0}};
+  builder.operands[0].loop_stride[0] = 8 * 128;
+  builder.operands[1].loop_stride[0] = 64 * 128;
+  CHECK(says(reason(builder), "operand 1: core 0 reaches"));
+  builder.masks[0].loop_stride[0] = 64;
+  CHECK_EQ(reason(builder), std::string("accepted"));
+}
+
+TEST(gathers_are_checked) {
+  const auto with = [](auto change) { return changed(gather(), change); };
+  CHECK(says(with([](auto& b) { b.steps[0].masks = 0; }), "has one mask"));
+  CHECK(says(with([](auto& b) { b.masks[0].dim = 0; }), "mask of a Gather has no dimension"));
+  CHECK(says(with([](auto& b) {
+               b.operands[1].lanes = 1;
+               b.operands[1].stride[0] = 0;
+             }),
+             "element by element"));
+  CHECK(says(with([](auto& b) { b.operands[1].format = 9; }), "index of a Gather is IEEE_INT32"));
+  CHECK(says(with([](auto& b) { b.operands[0].format = 1; }), "at least as many elements"));
+  CHECK(says(with([](auto& b) { b.operands[0].tile_stride = 1; }), "row stride 1"));
+  CHECK(says(with([](auto& b) { b.extents[1] = 51; }), "operand 0: core 0 reaches"));
+}
+
+TEST(chains_are_checked) {
+  const auto with = [](auto change) { return changed(chain(), change); };
+  CHECK(says(with([](auto& b) { b.steps[0].flags = kChained; }), "follows no Pointwise step"));
+  CHECK(says(with([](auto& b) { b.steps[1].flags |= kBarrierBefore; }), "barrier"));
+  CHECK(says(with([](auto& b) { b.steps[1].flags = 0; }), "no step is chained to it"));
+  CHECK(says(with([](auto& b) { b.steps[1].cores = 2; }), "other cores"));
+  CHECK(says(with([](auto& b) { b.extents[1] = 3; }), "other cores, extents"));
+  CHECK(says(with([](auto& b) { b.operands[2].stride[0] = 0; }), "at another iteration"));
+  CHECK(says(with([](auto& b) {
+               b.operands[2].base = static_cast<uint32_t>(b.bases.size());
+               b.bases.push_back(128);
+             }),
+             "at another iteration"));
+  CHECK(says(with([](auto& b) {
+               b.operands[1] = b.operands[3];
+               b.operands[2] = b.operands[0];
+             }),
+             "goes to device memory"));
+  // In place is the same iteration.
+  CHECK_EQ(with([](auto& b) {
+             b.operands[3] = b.operands[2];
+             b.symbols[1].is_written = 0;
+           }),
+           std::string("accepted"));
+}
+
+TEST(a_standalone_reduction_has_its_own_law) {
+  cost::Step expected;
+  expected.traffic = cost::Traffic::RowReduction;
+  expected.bytes_read = 12 * 128;
+  expected.bytes_written = 4 * 128;
+  expected.sfp_elements = 12 * 64;
+  expected.rows = 4;
+  CHECK_EQ(load_program(row_sums().bytes())->nanoseconds, cost::nanoseconds(expected));
+  // Of the rows instead of the sticks.
+  ProgramBuilder columns = row_sums();
+  columns.masks.clear();
+  columns.steps[0].masks = 0;
+  columns.steps[0].reduced = 0b10;
+  columns.operands[1].lanes = 0;
+  columns.operands[1].stride[0] = 128;
+  columns.operands[1].stride[1] = 0;
+  expected.traffic = cost::Traffic::CrossRowReduction;
+  expected.bytes_written = 3 * 128;
+  CHECK_EQ(load_program(columns.bytes())->nanoseconds, cost::nanoseconds(expected));
+}
+
+TEST(a_matmul_is_priced_by_its_busiest_core) {
+  cost::Step expected;
+  expected.traffic = cost::Traffic::Matmul;
+  expected.m = 8;
+  expected.n = 128;
+  expected.k = 100;
+  expected.a_bytes = 2 * 8 * 128;
+  expected.b_bytes = 2 * 100 * 128;
+  expected.bytes_read = expected.a_bytes + expected.b_bytes;
+  expected.bytes_written = 2 * 8 * 128;
+  const auto program = load_program(matmul().bytes());
+  CHECK_EQ(program->nanoseconds, cost::nanoseconds(expected));
+  CHECK_EQ(program->bytes_read, expected.bytes_read);
+}
+
+TEST(a_gather_reads_a_stick_per_iteration) {
+  const auto program = load_program(gather().bytes());
+  CHECK_EQ(program->bytes_read, 4 * 128 + 128);
+  CHECK_EQ(program->bytes_written, 4 * 128);
+}
+
+// Two cores whose slices share a row: the union counts.
+TEST(slices_that_overlap_count_what_they_share_once) {
+  ProgramBuilder builder;
+  const uint32_t x = builder.address(7 * 3 * 128), y = builder.address(2 * 3 * 4 * 128, true);
+  const auto from = builder.device(x, kHalf, {7 * 128, 128}, {0, 3 * 128});
+  const auto to = builder.device(y, kHalf, {4 * 128, 128}, {0, 12 * 128});
+  builder.run(builder.step(Opcode::neg, 0b11, {3, 4}, {from}, to));
+  const auto program = load_program(builder.bytes());
+  CHECK_EQ(program->bytes_read, 3 * 7 * 128);
+  CHECK_EQ(program->bytes_written, 2 * 3 * 4 * 128);
+}
+
+// Windows of 3 sticks, one further each time: 10 sticks, not 24.
+TEST(windows_that_overlap_count_each_stick_once) {
+  ProgramBuilder builder;
+  const uint32_t x = builder.address(10 * 128), y = builder.address(24 * 128, true);
+  const auto from = builder.device(x, kHalf, {128, 128});
+  const auto to = builder.device(y, kHalf, {3 * 128, 128});
+  builder.run(builder.step(Opcode::neg, 1, {8, 3}, {from}, to));
+  CHECK_EQ(load_program(builder.bytes())->bytes_read, 10 * 128);
 }

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.docs.fresh import Server
 from tests.docs.pages import PAGES, ROOT, Block, MismatchError, blocks, run_page, same_output
 
 LANGUAGES = {"python", "output", "shell", "text", "cpp"}
-OURS = ("AIU_", "SPYRE_", "TORCH_SPYRE_", "FLEX_", "LOCAL_")
 PROGRAMS = {"cd", "git", "make", "pip", "python", ".venv/bin/python"}
 
 
@@ -22,16 +19,11 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def run_fresh(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Python in a new process, with an environment in which nothing of ours is set."""
-    return subprocess.run(
-        [sys.executable, "-P", *arguments],
-        env={name: value for name, value in os.environ.items() if not name.startswith(OURS)},
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+@pytest.fixture(scope="module")
+def server():
+    server = Server()
+    yield server
+    server.close()
 
 
 def python_pages() -> list[Path]:
@@ -39,18 +31,41 @@ def python_pages() -> list[Path]:
 
 
 @pytest.mark.parametrize("page", python_pages(), ids=relative)
-def test_the_python_of_a_page_does_what_the_page_shows(page, tmp_path):
-    done = run_fresh(str(ROOT / "tests/docs/pages.py"), str(page), cwd=tmp_path)
+def test_the_python_of_a_page_does_what_the_page_shows(page, server, tmp_path):
+    done = server.run(ROOT / "tests/docs/pages.py", str(page), cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=relative)
-def test_every_example_runs(example, tmp_path):
-    done = run_fresh(str(example), cwd=tmp_path)
+def test_every_example_runs(example, server, tmp_path):
+    done = server.run(example, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip(), "an example shows something"
     for shown in blocks_of_language(f"output {relative(example)}"):
-        assert same_output(shown.text, done.stdout), f"a page shows\n{shown.text}"
+        printed = part_with_headline(done.stdout, shown.text)
+        assert same_output(shown.text, printed), f"a page shows\n{shown.text}\nnot\n{printed}"
+
+
+def headlines(text: str) -> list[str]:
+    return re.findall(r"^== .*$", text, re.MULTILINE)
+
+
+def part_with_headline(printed: str, shown: str) -> str:
+    """Of an example that prints headlines, the part that a block shows; else everything."""
+    if not shown.startswith("== "):
+        return printed
+    parts = {part.splitlines()[0]: part for part in re.split(r"^(?=== )", printed, flags=re.M)[1:]}
+    headline = shown.splitlines()[0]
+    assert headline in parts, f"'{headline}' is none of {list(parts)}"
+    return parts[headline]
+
+
+def test_the_page_of_one_example_shows_every_level():
+    written = (ROOT / "examples/one_example.py").read_text()
+    shown = [block.text for block in blocks_of_language("output examples/one_example.py")]
+    levels = [f"== {text}" for text in re.findall(r'headline\("(.*)"\)', written)]
+    assert len(levels) == 10
+    assert [headlines(text) for text in shown] == [[level] for level in levels]
 
 
 def blocks_of_language(language: str) -> list[Block]:
@@ -105,7 +120,10 @@ def test_shell_blocks_hold_commands_that_exist(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_links_to_files_of_the_repository_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+    text = page.read_text()
+    for block in blocks(page):
+        text = text.replace(block.text, "\n")
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{relative(page)} links to {target}"
 
@@ -119,10 +137,29 @@ def write_page(folder: Path, text: str) -> Path:
     return page
 
 
+@pytest.mark.parametrize(
+    ("code", "returncode"), [("print(1)", 0), ("print(1); 1 / 0", 1), ("print(1); exit(3)", 3)]
+)
+def test_a_script_that_fails_is_found(code, returncode, server, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    done = server.run(script, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (returncode, "1\n")
+    assert ("ZeroDivisionError" in done.stderr) == (returncode == 1)
+
+
 def test_a_page_whose_output_is_wrong_is_found(tmp_path):
     page = write_page(tmp_path, "```python\nprint(1)\n```\n\n```output\n2\n```\n")
     with pytest.raises(MismatchError, match="prints\n1"):
         run_page(page)
+
+
+def test_a_block_that_starts_with_a_headline_is_compared_with_that_part():
+    printed = "\n== one\n1\n\n== two\n2\n"
+    assert part_with_headline(printed, "== two\n") == "== two\n2\n"
+    assert part_with_headline(printed, "no headline\n") == printed
+    with pytest.raises(AssertionError, match="three"):
+        part_with_headline(printed, "== three\n")
 
 
 def test_a_page_that_hides_its_output_is_found(tmp_path):

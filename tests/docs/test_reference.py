@@ -7,6 +7,7 @@ import json
 import operator
 import pkgutil
 import re
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import torch
 from tests.docs.pages import ROOT
 from torch_spyre import _patches, device
 from torch_spyre._C import _card
+from torch_spyre._inductor.passes import PASSES
 
 CSRC = ROOT / "torch_spyre/csrc"
 
@@ -65,9 +67,60 @@ def variables_read() -> set[str]:
 
 def test_the_table_of_variables_says_which_ones_work():
     table = {row[0].split("=")[0].strip("`"): row[-1] for row in rows(page("runtime.md"))}
-    marked = {name for name, state in table.items() if state in ("works", "checked")}
-    assert marked == variables_read() - {"SPYRE_CARD_CHECK"}
-    assert table["SPYRE_CARD_CHECK"] == "refused"
+    states = {name: state for name, state in table.items() if state in ("works", "checked")}
+    compiler = {s.variable for s in settings() if s.is_used and s.variable} | logging_variables()
+    assert set(states) == variables_read() | compiler
+    for name in variables_in("check_compiler_variables"):
+        assert states[name] == ("works" if name in compiler else "checked"), name
+
+
+def variables_in(function: str) -> set[str]:
+    """The variables that a function of the runtime looks at."""
+    source = (CSRC / "runtime/env.cpp").read_text()
+    _, body = source.split(f"{function}() {{", 1)
+    return set(re.findall(r'(?:read|integer_between|flag)\("([A-Z_]+)"', body.split("\n}\n", 1)[0]))
+
+
+def logging_variables() -> set[str]:
+    source = (ROOT / "torch_spyre/_inductor/debug.py").read_text()
+    return set(re.findall(r'environ\.get\("([A-Z_]+)"', source))
+
+
+class Setting(NamedTuple):
+    """A setting of the compiler, and whether anything asks for it."""
+
+    name: str
+    variable: str | None
+    is_used: bool
+
+
+def settings() -> list[Setting]:
+    folder = ROOT / "torch_spyre/_inductor"
+    sources = [path.read_text() for path in folder.rglob("*.py") if path.name != "config.py"]
+    found = re.findall(r"^(\w+): \w+ = (.*)$", (folder / "config.py").read_text(), re.MULTILINE)
+    return [
+        Setting(
+            name,
+            variable[0] if (variable := re.findall(r'"([A-Z_]{3,})"', value)) else None,
+            any(f"config.{name}" in source for source in sources),
+        )
+        for name, value in found
+    ]
+
+
+def test_every_setting_of_the_compiler_that_is_used_is_on_the_page_of_models():
+    table = {
+        row[0].strip("`"): row[1].strip("`") or None for row in rows(page("running-models.md"))
+    }
+    for setting in settings():
+        if setting.is_used:
+            assert table[setting.name] == setting.variable
+
+
+def test_the_passes_are_listed_in_their_order():
+    listed = [row[0].strip("`") for row in rows(page("compiler.md"))]
+    names = [pass_.__name__ for pass_ in PASSES]
+    assert [name for name in listed if name in names] == names
 
 
 def test_every_patch_is_on_the_page_of_patches():

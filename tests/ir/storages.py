@@ -221,3 +221,47 @@ def points(nest: Nest) -> list[np.ndarray]:
             total = np.add.outer(total, stride * np.arange(extent))
         result.append(total.reshape(-1))
     return result
+
+
+def default(sizes: tuple[int, ...], stick: int = 64, order=None) -> tuple[Stored, torch.Tensor]:
+    operand = stored(sizes, stick, order)
+    return operand, operand.tensor()
+
+
+def broadcast(sizes: tuple[int, ...], extents: tuple[int, ...], stick: int = 64):
+    operand, view = default(sizes, stick)
+    return operand, view.expand(extents)
+
+
+@st.composite
+def operands_of(
+    draw, extents: tuple[int, ...], stick: int | None = None
+) -> tuple[Stored, torch.Tensor]:
+    """A view of exactly these extents: dense, broadcast, sliced, transposed or reshaped."""
+    stick = draw(FORMATS) if stick is None else stick
+    kind = draw(st.sampled_from(["dense", "broadcast", "slice", "permuted", "flat", "any"]))
+    if kind == "broadcast":
+        sizes = tuple(draw(st.sampled_from([size, 1])) for size in extents)
+        operand = stored(sizes, stick, draw(st.one_of(st.none(), orders(len(sizes)))))
+        return operand, operand.tensor().expand(extents)
+    if kind == "slice":
+        start = [draw(st.sampled_from([0, 0, 1, 64])) for _ in extents]
+        step = [draw(st.sampled_from([1, 1, 1, 2])) for _ in extents]
+        more = [draw(st.sampled_from([0, 0, 1, 64])) for _ in extents]
+        cuts = list(zip(start, extents, step, more, strict=True))
+        sizes = tuple(a + (n - 1) * s + 1 + b for a, n, s, b in cuts)
+        if math.prod(sizes) <= 40000:
+            operand = stored(sizes, stick, draw(st.one_of(st.none(), orders(len(sizes)))))
+            window = tuple(slice(a, a + (n - 1) * s + 1, s) for a, n, s, _ in cuts)
+            return operand, operand.tensor()[window]
+    if kind == "permuted" and extents:
+        order = draw(st.permutations(range(len(extents))))
+        operand = stored(tuple(extents[i] for i in order), stick)
+        return operand, operand.tensor().permute([order.index(i) for i in range(len(order))])
+    if kind == "flat":
+        operand = stored((math.prod(extents),), stick)
+        return operand, operand.tensor().view(extents)
+    if kind == "any":
+        operand = draw(storages(sizes=extents, stick=stick))
+        return operand, operand.tensor()
+    return default(extents, stick)

@@ -6,15 +6,20 @@ padding or on a step out of order does not pass by luck. Cores run in reverse be
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import step_model
 
+from tests.ops import step_model
 from torch_spyre.backend.program import (
     STICK_BYTES,
+    TABLE_ROWS,
     Lanes,
+    Loop,
+    Mask,
     Operand,
     Program,
     Space,
@@ -24,13 +29,15 @@ from torch_spyre.backend.program import (
     SymbolKind,
 )
 
+LX_BYTES = (2 * 1024 - 64) * 1024
+
 
 def noise(nbytes: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, nbytes, dtype=np.uint8)
 
 
 class Machine:
-    """A program and what its symbols are bound to: byte arrays for addresses, words for scalars."""
+    """A program and what its symbols are bound to: byte arrays, or numbers for the others."""
 
     def __init__(self, program: Program, bindings: Sequence[np.ndarray | int]) -> None:
         self.program = program
@@ -39,100 +46,242 @@ class Machine:
             if symbol.kind is SymbolKind.ADDRESS:
                 assert isinstance(bound, np.ndarray)
                 assert symbol.nbytes <= bound.size, "the program relies on more than is bound"
+            elif symbol.kind is SymbolKind.EXTENT:
+                assert isinstance(bound, int)
+                assert 0 <= bound <= symbol.nbytes, "an extent is bound above its maximum"
 
     def run(self) -> None:
-        group: list[Step] = []
-        for node in self.program.body:
-            assert isinstance(node, Step)
-            if node.flags & StepFlags.BARRIER_BEFORE:
+        group: list[tuple[Step, tuple[int, ...]]] = []
+        for step, loops in _visits(self.program.body, ()):
+            if step.flags & StepFlags.BARRIER_BEFORE:
                 self._run_group(group)
                 group = []
-            group.append(node)
+            group.append((step, loops))
         self._run_group(group)
 
-    def _run_group(self, steps: Sequence[Step]) -> None:
+    def _run_group(self, visits: Sequence[tuple[Step, tuple[int, ...]]]) -> None:
         """Between barriers cores run independently: each does all steps, the last core first."""
         for core in reversed(range(32)):
-            for step in steps:
+            for step, loops in visits:
                 if step.cores >> core & 1:
-                    self._run_core(step, core)
+                    CoreStep(self, step, core, loops).run()
 
-    def _run_core(self, step: Step, core: int) -> None:
-        slot = (step.cores & ((1 << core) - 1)).bit_count()
-        extents = step.extents[slot if len(step.extents) > 1 else 0]
-        vectors = [o for o in (*step.inputs, *step.outputs) if o.lanes is Lanes.VECTOR]
-        lanes = max((_lanes(o) for o in vectors if o.space is Space.DEVICE), default=1)
-        if step.kind is StepKind.RESTICKIFY:
-            lanes = 1
-        for point in itertools.product(*map(range, extents)):
-            is_tail = (
-                step.tail_cores >> core & 1 and point[step.stick_dim] == extents[step.stick_dim] - 1
-            )
-            operands = [self._read(o, point, slot, lanes, is_tail) for o in step.inputs]
-            result = np.broadcast_to(step_model.run(step.opcode, *operands), (lanes,))
-            self._write(step.outputs[0], point, slot, lanes, is_tail, result)
+    @functools.cache  # noqa: B019
+    def scratchpad(self, core: int) -> np.ndarray:
+        return noise(LX_BYTES, seed=core)
 
-    def _places(
-        self, operand: Operand, point: Sequence[int], slot: int, lanes: int, is_tail: bool
-    ) -> list[int]:
-        """Byte offsets of the sticks (or the element) of one iteration."""
-        base = operand.bases[slot if len(operand.bases) > 1 else 0]
-        base += sum(i * step for i, step in zip(point, operand.strides, strict=True))
-        if operand.lanes is not Lanes.VECTOR:
-            return [base]
-        assert base % STICK_BYTES == 0
-        tiles = lanes // _lanes(operand)
-        if is_tail and operand.tail_tiles:
-            tiles = operand.tail_tiles
-        return [base + tile * operand.tile_stride for tile in range(tiles)]
-
-    def _memory(self, operand: Operand) -> np.ndarray:
+    def memory(self, operand: Operand, core: int) -> np.ndarray:
+        if operand.space is Space.LX:
+            return self.scratchpad(core)
         memory = self.bindings[operand.symbol]
         assert isinstance(memory, np.ndarray)
         return memory[: self.program.symbols[operand.symbol].nbytes]
 
-    def _read(
-        self, operand: Operand, point: Sequence[int], slot: int, lanes: int, is_tail: bool
-    ) -> np.ndarray:
-        if operand.space is Space.IOTA:
-            base = operand.bases[slot if len(operand.bases) > 1 else 0]
-            base += sum(i * step for i, step in zip(point, operand.strides, strict=True))
-            return (base + operand.tile_stride * np.arange(lanes)).astype(np.int32)
-        if operand.space in (Space.SCALAR, Space.CONSTANT):
-            words = self.bindings if operand.space is Space.SCALAR else self.program.constants
-            word = np.array([words[operand.symbol]], dtype=np.uint32)
-            return word.view(np.float32 if step_model.is_float(operand.format) else np.int32)
+
+def _visits(
+    body: Sequence[Step | Loop], loops: tuple[int, ...]
+) -> Iterator[tuple[Step, tuple[int, ...]]]:
+    """Steps in the order in which they run, with the indices of the loops around them."""
+    for node in body:
+        if isinstance(node, Step):
+            yield node, loops
+        else:
+            for index in range(node.count):
+                yield from _visits(node.body, (*loops, index))
+
+
+Point = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CoreStep:
+    """One visit of a step on one core."""
+
+    machine: Machine
+    step: Step
+    core: int
+    loops: tuple[int, ...]
+
+    def run(self) -> None:
+        kinds: dict[StepKind, Callable[[Point], None]] = {
+            StepKind.POINTWISE: self._compute,
+            StepKind.RESTICKIFY: self._compute,
+            StepKind.REDUCTION: self._reduce,
+            StepKind.MATMUL: self._multiply,
+            StepKind.GATHER: self._gather,
+        }
+        if 0 in self.extents:
+            return
+        kept = (
+            range(1) if self._is_reduced(dim) else range(extent)
+            for dim, extent in enumerate(self.extents)
+        )
+        for point in itertools.product(*kept):
+            kinds[self.step.kind](point)
+
+    # ---- Kinds ----------------------------------------------------------------------------------
+
+    def _compute(self, point: Point) -> None:
+        operands = [self._read(operand, point) for operand in self.step.inputs]
+        result = step_model.run(self.step.opcode, *operands)
+        self._write(point, np.broadcast_to(result, (self.lanes,)))
+
+    def _reduce(self, point: Point) -> None:
+        reduction = step_model.REDUCTIONS[self.step.opcode]
+        sums = np.full(self.lanes, reduction.neutral)
+        with np.errstate(all="ignore"):
+            for at in self._accumulated(point):
+                valid = self._valid_lanes(at)
+                if valid.any():
+                    values = np.broadcast_to(self._read(self.step.inputs[0], at), (self.lanes,))
+                    sums = np.where(valid, reduction.combine(sums, values), sums)
+            is_first = self.step.outputs[0].lanes is Lanes.FIRST
+            while is_first and len(sums) > 1:
+                half = len(sums) // 2
+                sums = reduction.combine(sums[:half], sums[half:])
+            if self.step.opcode == "mean":
+                sums = sums / self._read(self.step.inputs[1], point)
+        if is_first:
+            at_stick = self._place(self.step.outputs[0], point)
+            memory = self.machine.memory(self.step.outputs[0], self.core)
+            memory[at_stick : at_stick + STICK_BYTES] = 0
+        self._write(point, sums)
+
+    def _multiply(self, point: Point) -> None:
+        left, right = self.step.inputs
+        sums = np.zeros(self.lanes, np.float32)
+        for at in self._accumulated(point):
+            valid = self._valid_lanes(at)
+            if not valid.any():
+                continue
+            row = self._read(left, at)
+            for k in np.flatnonzero(valid):
+                stick = self._stick(right, self._place(right, at) + int(k) * right.tile_stride)
+                sums = step_model.fma(row[k], stick, sums)
+        self._write(point, sums)
+
+    def _gather(self, point: Point) -> None:
+        table, index = self.step.inputs
+        row = int(self._read(index, point)[0])
+        (mask,) = self.step.masks
+        assert mask.dim == TABLE_ROWS
+        rows = self._length(mask) - self._start(mask)
+        if not 0 <= row < rows:
+            raise IndexError(f"index {row} of a table of {rows} rows")
+        self._write(point, self._stick(table, self._place(table, point) + row * table.tile_stride))
+
+    # ---- Points, lanes, masks -------------------------------------------------------------------
+
+    @property
+    def slot(self) -> int:
+        return (self.step.cores & ((1 << self.core) - 1)).bit_count()
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        return self.step.extents[self.slot if len(self.step.extents) > 1 else 0]
+
+    @property
+    def lanes(self) -> int:
+        vectors = (
+            operand
+            for operand in (*self.step.inputs, *self.step.outputs)
+            if operand.lanes is Lanes.VECTOR and operand.space in (Space.DEVICE, Space.LX)
+        )
+        return max(map(_lanes, vectors), default=1)
+
+    def _is_reduced(self, dim: int) -> bool:
+        return bool(self.step.reduced >> dim & 1)
+
+    def _accumulated(self, point: Point) -> Iterator[Point]:
+        """The iterations that go into a result, in their order."""
+        return itertools.product(
+            *(
+                range(extent) if self._is_reduced(dim) else (point[dim],)
+                for dim, extent in enumerate(self.extents)
+            )
+        )
+
+    def _length(self, mask: Mask) -> int:
+        if not mask.is_symbol:
+            return mask.valid
+        bound = self.machine.bindings[mask.valid]
+        assert isinstance(bound, int)
+        return bound
+
+    def _start(self, mask: Mask) -> int:
+        base = mask.bases[self.slot if len(mask.bases) > 1 else 0]
+        return base + sum(i * step for i, step in zip(self.loops, mask.loop_strides, strict=False))
+
+    def _valid_lanes(self, point: Point) -> np.ndarray:
+        is_matmul = self.step.kind is StepKind.MATMUL
+        lane_dim = self.step.lane_dim if is_matmul else self.step.stick_dim
+        valid = np.ones(self.lanes, bool)
+        for mask in self.step.masks:
+            position = np.full(self.lanes, point[mask.dim])
+            if mask.dim == lane_dim:
+                position = position * self.lanes + np.arange(self.lanes)
+            valid &= position + self._start(mask) < self._length(mask)
+        return valid
+
+    # ---- Memory ---------------------------------------------------------------------------------
+
+    def _place(self, operand: Operand, point: Point) -> int:
+        """The byte offset of the first stick (or the element) of one iteration."""
+        base = operand.bases[self.slot if len(operand.bases) > 1 else 0]
+        base += sum(i * step for i, step in zip(point, operand.strides, strict=False))
+        return base + sum(i * s for i, s in zip(self.loops, operand.loop_strides, strict=False))
+
+    def _sticks(self, operand: Operand, point: Point) -> list[int]:
+        """Byte offsets of the sticks that are there."""
+        at = self._place(operand, point)
+        assert at % STICK_BYTES == 0
+        tiles = self.lanes // _lanes(operand)
+        stick_dim = self.step.stick_dim
+        has_tail = self.step.tail_cores >> self.core & 1 and operand.tail_tiles
+        if has_tail and point[stick_dim] == self.extents[stick_dim] - 1:
+            tiles = operand.tail_tiles
+        return [at + tile * operand.tile_stride for tile in range(tiles)]
+
+    def _stick(self, operand: Operand, at: int) -> np.ndarray:
         raw = step_model.RAW[operand.format]
-        memory = self._memory(operand)
+        assert at >= 0
+        stick = self.machine.memory(operand, self.core)[at : at + STICK_BYTES].view(raw)
+        assert stick.size == _lanes(operand), "a stick lies outside its symbol"
+        return step_model.widen(stick, operand.format)
+
+    def _read(self, operand: Operand, point: Point) -> np.ndarray:
+        is_float = step_model.is_float(operand.format)
+        if operand.space is Space.IOTA:
+            steps = operand.tile_stride * np.arange(self.lanes)
+            return (self._place(operand, point) + steps).astype(np.int32)
+        if operand.space in (Space.SCALAR, Space.CONSTANT):
+            is_scalar = operand.space is Space.SCALAR
+            words = self.machine.bindings if is_scalar else self.machine.program.constants
+            word = np.array([words[operand.symbol]], dtype=np.uint32)
+            return word.view(np.float32 if is_float else np.int32)
         if operand.lanes is not Lanes.VECTOR:
-            at = self._places(operand, point, slot, lanes, is_tail)[0]
+            raw = step_model.RAW[operand.format]
+            at = self._place(operand, point)
+            memory = self.machine.memory(operand, self.core)
             element = memory[at : at + np.dtype(raw).itemsize].view(raw)
             return step_model.widen(element, operand.format)
-        values = np.zeros(lanes, np.float32 if step_model.is_float(operand.format) else np.int32)
+        values = np.zeros(self.lanes, np.float32 if is_float else np.int32)
         per_stick = _lanes(operand)
-        for tile, at in enumerate(self._places(operand, point, slot, lanes, is_tail)):
-            stick = memory[at : at + STICK_BYTES].view(raw)
-            assert stick.size == per_stick, "a stick lies outside its symbol"
-            values[tile * per_stick : (tile + 1) * per_stick] = step_model.widen(
-                stick, operand.format
-            )
+        for tile, at in enumerate(self._sticks(operand, point)):
+            values[tile * per_stick : (tile + 1) * per_stick] = self._stick(operand, at)
         return values
 
-    def _write(
-        self,
-        operand: Operand,
-        point: Sequence[int],
-        slot: int,
-        lanes: int,
-        is_tail: bool,
-        values: np.ndarray,
-    ) -> None:
-        assert self.program.symbols[operand.symbol].is_written
+    def _write(self, point: Point, values: np.ndarray) -> None:
+        operand = self.step.outputs[0]
+        is_device = operand.space is Space.DEVICE
+        assert not is_device or self.machine.program.symbols[operand.symbol].is_written
         raw = step_model.narrow(np.ascontiguousarray(values), operand.format).view(np.uint8)
-        memory = self._memory(operand)
-        places = self._places(operand, point, slot, lanes, is_tail)
-        size = raw.size if operand.lanes is Lanes.ELEMENT else STICK_BYTES
+        is_vector = operand.lanes is Lanes.VECTOR
+        places = self._sticks(operand, point) if is_vector else [self._place(operand, point)]
+        size = STICK_BYTES if is_vector else raw.size
+        memory = self.machine.memory(operand, self.core)
         for tile, at in enumerate(places):
+            assert 0 <= at <= memory.size - size, "a result lies outside its symbol"
             memory[at : at + size] = raw[tile * size : (tile + 1) * size]
 
 

@@ -367,6 +367,57 @@ OPERATIONS["random_uniform"] = _exact(
 )
 
 
+# ---- Reductions and matmul ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """An operation that accumulates, and the element that changes nothing."""
+
+    neutral: np.float32 | np.int32
+    combine: Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def _larger(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """NaN wins; of equal values the second, which tells zeros apart."""
+    return np.where((a > b) | np.isnan(a), a, b)
+
+
+def _smaller(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.where((a < b) | np.isnan(a), a, b)
+
+
+_INT = np.iinfo(np.int32)
+REDUCTIONS: dict[str, Reduction] = {
+    "sum": Reduction(np.float32(0), np.add),
+    "mean": Reduction(np.float32(0), np.add),
+    "prod": Reduction(np.float32(1), np.multiply),
+    "amax": Reduction(np.float32(-np.inf), _larger),
+    "amin": Reduction(np.float32(np.inf), _smaller),
+    "sum_int": Reduction(np.int32(0), OPERATIONS["add_int"].compute),
+    "prod_int": Reduction(np.int32(1), OPERATIONS["mul_int"].compute),
+    "amax_int": Reduction(np.int32(_INT.min), np.maximum),
+    "amin_int": Reduction(np.int32(_INT.max), np.minimum),
+}
+
+
+def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """a * b + c in float32, rounded once.
+
+    In float64 the product is exact. The sum is rounded to odd (of its two neighbours the one with
+    the odd last bit), after which rounding to float32 gives what one rounding would have given.
+    """
+    with np.errstate(all="ignore"):
+        product, c = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
+        total = product + c
+        back = total - product
+        error = (product - (total - back)) + (c - back)
+        bits = total.view(np.int64)
+        away = np.where((error > 0) == (total > 0), 1, -1)
+        is_inexact = np.isfinite(total) & (error != 0) & (bits & 1 == 0)
+        return np.where(is_inexact, bits + away, bits).view(np.float64).astype(np.float32)
+
+
 def run(opcode: str, *operands: np.ndarray) -> np.ndarray:
     """One card operation on widened operands."""
     with np.errstate(all="ignore"):

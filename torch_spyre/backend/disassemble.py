@@ -14,7 +14,9 @@ from collections.abc import Iterator
 
 from torch_spyre.backend.program import (
     NO_STICK_DIM,
+    TABLE_ROWS,
     Loop,
+    Mask,
     Operand,
     Program,
     Space,
@@ -86,17 +88,41 @@ def _operand(role: str, operand: Operand, constants: tuple[int, ...]) -> str:
     return text
 
 
+def _mask(mask: Mask) -> str:
+    what = "rows" if mask.dim == TABLE_ROWS else f"dim {mask.dim}"
+    valid = f"s{mask.valid}" if mask.is_symbol else str(mask.valid)
+    text = f"  mask {what} below {valid}  base {_list(mask.bases)}"
+    if any(mask.loop_strides):
+        text += f"  loop stride {_list(mask.loop_strides)}"
+    return text
+
+
+def _dims(bits: int) -> str:
+    return ", ".join(str(dim) for dim in range(bits.bit_length()) if bits >> dim & 1)
+
+
+_FLAGS = {
+    StepFlags.BARRIER_BEFORE: "after a barrier",
+    StepFlags.CHAINED: "chained",
+    StepFlags.DISCARDED: "result discarded",
+}
+
+
 def _step(step: Step, constants: tuple[int, ...]) -> Iterator[str]:
     kind = "" if step.kind is StepKind.POINTWISE else f" ({step.kind.name.lower()})"
     rows = "; ".join(" x ".join(map(str, row)) or "1" for row in step.extents)
     text = f"step {step.opcode}{kind}  cores {_core_ranges(step.cores)}  extents {rows}"
     if step.stick_dim != NO_STICK_DIM:
         text += f"  stick dim {step.stick_dim}"
+    if step.lane_dim != NO_STICK_DIM:
+        text += f"  lane dim {step.lane_dim}"
+    if step.reduced:
+        text += f"  accumulates dims {_dims(step.reduced)}"
     if step.tail_cores:
         text += f"  tail on cores {_core_ranges(step.tail_cores)}"
-    if step.flags & StepFlags.BARRIER_BEFORE:
-        text += "  after a barrier"
+    text += "".join(f"  {words}" for flag, words in _FLAGS.items() if step.flags & flag)
     yield text
+    yield from map(_mask, step.masks)
     yield from (_operand("in", operand, constants) for operand in step.inputs)
     yield from (_operand("out", operand, constants) for operand in step.outputs)
 

@@ -19,14 +19,16 @@ STICK_BYTES = 128
 STEP_RANK = 8
 LOOP_DEPTH = 4
 NO_STICK_DIM = 0xFF
+TABLE_ROWS = 0xFF  # the dimension of a mask that holds the rows of a Gather's table
 
 MAGIC = 0x43505953
-VERSION = 1
+VERSION = 2
 
-_HEADER = struct.Struct("<IHHI7I")
+_HEADER = struct.Struct("<IHHI8I4x")
 _SYMBOL = struct.Struct("<BBB5xq")
 _OPERAND = struct.Struct("<BBBBIII8qq4q")
-_STEP = struct.Struct("<HBBIIIBBBxIII")
+_STEP = struct.Struct("<HBBIIIBBBBIIIIBB2x")
+_MASK = struct.Struct("<BB2xIII4q")
 _NODE = struct.Struct("<IIII")
 _NODE_STEP, _NODE_LOOP = 0, 1
 
@@ -77,6 +79,8 @@ class StepFlags(enum.IntFlag):
 
     NONE = 0
     BARRIER_BEFORE = 1
+    CHAINED = 2
+    DISCARDED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +109,26 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
+class Mask:
+    """Which positions along an accumulated dimension count: those below `valid`.
+
+    `valid` is the length itself or, with `is_symbol`, the number of an Extent symbol. `bases` are
+    the positions at which the cores start, one for each or one for all.
+    """
+
+    dim: int
+    valid: int
+    is_symbol: bool = False
+    bases: tuple[int, ...] = (0,)
+    loop_strides: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
-    """One operation on the cores of `cores`; `extents` is one row, or a row per such core."""
+    """One operation on the cores of `cores`; `extents` is one row, or a row per such core.
+
+    `reduced` has a bit for each dimension that a Reduction or a Matmul accumulates.
+    """
 
     opcode: str
     kind: StepKind
@@ -117,6 +139,9 @@ class Step:
     stick_dim: int = NO_STICK_DIM
     tail_cores: int = 0
     flags: StepFlags = StepFlags.NONE
+    lane_dim: int = NO_STICK_DIM
+    reduced: int = 0
+    masks: tuple[Mask, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -144,6 +169,7 @@ class _Counts(NamedTuple):
     symbols: int
     operands: int
     steps: int
+    masks: int
     nodes: int
     bases: int
     extents: int
@@ -172,6 +198,7 @@ class _Rows:
 class _Writer:
     operands: list[bytes] = field(default_factory=list)
     steps: list[bytes] = field(default_factory=list)
+    masks: list[bytes] = field(default_factory=list)
     nodes: list[bytes] = field(default_factory=list)
     bases: _Rows = field(default_factory=_Rows)
     extents: _Rows = field(default_factory=_Rows)
@@ -194,9 +221,11 @@ class _Writer:
             raise ProgramError(f"a step has at most {STEP_RANK} dimensions, not {rank}")
         if any(len(row) != rank for row in step.extents):
             raise ProgramError(f"extents of one step differ in rank: {step.extents}")
-        first_operand = len(self.operands)
+        first_operand, first_mask = len(self.operands), len(self.masks)
         for operand in (*step.inputs, *step.outputs):
             self.write_operand(operand)
+        for mask in step.masks:
+            self.write_mask(mask)
         self.steps.append(
             _STEP.pack(
                 opcodes.by_name()[step.opcode].value,
@@ -208,9 +237,13 @@ class _Writer:
                 len(step.inputs),
                 len(step.outputs),
                 step.stick_dim,
+                step.lane_dim,
                 self.extents.place(tuple(extent for row in step.extents for extent in row)),
                 len(step.extents),
                 step.tail_cores,
+                first_mask,
+                len(step.masks),
+                step.reduced,
             )
         )
 
@@ -218,7 +251,6 @@ class _Writer:
         if len(operand.strides) > STEP_RANK or len(operand.loop_strides) > LOOP_DEPTH:
             raise ProgramError(f"too many strides: {operand}")
         strides = operand.strides + (0,) * (STEP_RANK - len(operand.strides))
-        loops = operand.loop_strides + (0,) * (LOOP_DEPTH - len(operand.loop_strides))
         self.operands.append(
             _OPERAND.pack(
                 operand.space,
@@ -230,9 +262,27 @@ class _Writer:
                 len(operand.bases),
                 *strides,
                 operand.tile_stride,
-                *loops,
+                *_padded_loops(operand.loop_strides),
             )
         )
+
+    def write_mask(self, mask: Mask) -> None:
+        if len(mask.loop_strides) > LOOP_DEPTH:
+            raise ProgramError(f"too many strides: {mask}")
+        self.masks.append(
+            _MASK.pack(
+                mask.dim,
+                mask.is_symbol,
+                mask.valid if mask.is_symbol else self.extents.place((mask.valid,)),
+                self.bases.place(mask.bases),
+                len(mask.bases),
+                *_padded_loops(mask.loop_strides),
+            )
+        )
+
+
+def _padded_loops(strides: tuple[int, ...]) -> tuple[int, ...]:
+    return strides + (0,) * (LOOP_DEPTH - len(strides))
 
 
 def encode(program: Program) -> bytes:
@@ -246,6 +296,7 @@ def encode(program: Program) -> bytes:
             *symbols,
             *writer.operands,
             *writer.steps,
+            *writer.masks,
             *writer.nodes,
             writer.bases.encode(),
             writer.extents.encode(),
@@ -256,6 +307,7 @@ def encode(program: Program) -> bytes:
         symbols=len(symbols),
         operands=len(writer.operands),
         steps=len(writer.steps),
+        masks=len(writer.masks),
         nodes=len(writer.nodes),
         bases=len(writer.bases.values),
         extents=len(writer.extents.values),
@@ -282,6 +334,7 @@ class _Reader:
         self.symbols = self._records(_SYMBOL, self.counts.symbols)
         self.operands = self._records(_OPERAND, self.counts.operands)
         self.steps = self._records(_STEP, self.counts.steps)
+        self.masks = self._records(_MASK, self.counts.masks)
         self.nodes = self._records(_NODE, self.counts.nodes)
         self.bases = self._words("q", 8, self.counts.bases)
         self.extents = self._words("q", 8, self.counts.extents)
@@ -337,15 +390,24 @@ class _Reader:
             inputs,
             outputs,
             stick_dim,
+            lane_dim,
             extent,
             extent_count,
             tail_cores,
+            first_mask,
+            masks,
+            reduced,
         ) = self.steps[index]
         known = opcodes.by_value().get(opcode)
         if known is None:
             raise ProgramError(f"step {index}: {opcode} is no opcode")
         last_operand = first_operand + inputs + outputs
-        if last_operand > len(self.operands) or extent + rank * extent_count > len(self.extents):
+        last_extent = extent + rank * extent_count
+        if (
+            last_operand > len(self.operands)
+            or last_extent > len(self.extents)
+            or first_mask + masks > len(self.masks)
+        ):
             raise ProgramError(f"step {index} refers behind the end of a table")
         operands = [self.operand(i, rank, depth) for i in range(first_operand, last_operand)]
         rows = tuple(
@@ -362,6 +424,23 @@ class _Reader:
             stick_dim=stick_dim,
             tail_cores=tail_cores,
             flags=StepFlags(flags),
+            lane_dim=lane_dim,
+            reduced=reduced,
+            masks=tuple(self.mask(i, depth) for i in range(first_mask, first_mask + masks)),
+        )
+
+    def mask(self, index: int, depth: int) -> Mask:
+        dim, is_symbol, valid, base, base_count, *loops = self.masks[index]
+        if base + base_count > len(self.bases):
+            raise ProgramError(f"mask {index} refers behind the end of the bases")
+        if not is_symbol and valid >= len(self.extents):
+            raise ProgramError(f"mask {index} refers behind the end of the extents")
+        return Mask(
+            dim=dim,
+            valid=valid if is_symbol else self.extents[valid],
+            is_symbol=bool(is_symbol),
+            bases=self.bases[base : base + base_count],
+            loop_strides=tuple(loops[:depth]),
         )
 
     def operand(self, index: int, rank: int, depth: int) -> Operand:

@@ -42,4 +42,5 @@ PYBIND11_MODULE(_C, m) {
   spyre::bind_cost(m);
   spyre::bind_card(m);
   spyre::bind_runtime(m);
+  spyre::bind_kernel(m);
 }

@@ -3,18 +3,33 @@
 Pure functions over small tuples of integers: no torch, no sympy, no compiled extension.
 """
 
-from .align import Aligned, NeedsCopy, Walk, align
+from .align import Aligned, align
+from .align_gather import GatherAligned, align_gather
+from .align_matmul import MatmulAligned, align_matmul
+from .arguments import (
+    core_shares,
+    device_coordinates,
+    element_coordinates,
+    gather_coordinates,
+    space_extents,
+)
+from .coordinates import Affine, Box, coordinates, core_boxes
 from .dma import Transfer, copy_plan
-from .pieces import Nest, padding, pieces
+from .pieces import Nest, in_sticks, padding, pieces
 from .splits import Chunk, Span, chunks, core_slices, divide
 from .storage import Access, Place, Storage
 from .terms import Expression, Refined, Term, UnevenSplitError, refine
+from .walks import NeedsCopy, Walk
 
 __all__ = [
     "Access",
+    "Affine",
     "Aligned",
+    "Box",
     "Chunk",
     "Expression",
+    "GatherAligned",
+    "MatmulAligned",
     "NeedsCopy",
     "Nest",
     "Place",
@@ -26,11 +41,21 @@ __all__ = [
     "UnevenSplitError",
     "Walk",
     "align",
+    "align_gather",
+    "align_matmul",
     "chunks",
+    "coordinates",
     "copy_plan",
+    "core_boxes",
+    "core_shares",
     "core_slices",
+    "device_coordinates",
     "divide",
+    "element_coordinates",
+    "gather_coordinates",
+    "in_sticks",
     "padding",
     "pieces",
     "refine",
+    "space_extents",
 ]

@@ -9,35 +9,38 @@ repeats one lane over all. Everything else needs a copy to a layout in which it 
 A position along the stick dimension (tile and lane together) is kept as one digit, so that the
 last stick may be partial: the variable is iterated in whole sticks, and the lanes beyond its end
 are padding.
+
+A reduction is the same with loops along which the result stands still. There the input leads: its
+lanes define the stick variable. If that is itself reduced, the result has one value per stick.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from .loops import Carry, Loops, merge, take_digit
+from .loops import Loops, merge
 from .storage import Access, Storage
+from .walks import (
+    MAX_RANK,
+    BlockedError,
+    NeedsCopy,
+    Walk,
+    check_disjoint,
+    check_padding,
+    check_stands_still,
+    lane_loop,
+    loops_of,
+    origins,
+    resolve,
+    runs_along,
+    storages_of,
+    vector_walk,
+    whole_sticks,
+)
 
-MAX_RANK = 8
-
-
-class Walk(NamedTuple):
-    """How an operand goes along the iteration dimensions, in elements of its own storage.
-
-    "vector": the sticks of an iteration hold its lanes in order, `tiles` sticks `tile_stride`
-    apart where the format has fewer elements per stick than the widest operand. In the last
-    iteration of the stick dimension only `tail_tiles` of them belong to the operand (0: all).
-    "first": lane 0 of one stick serves all lanes.
-    """
-
-    offset: int
-    strides: tuple[int, ...]
-    lanes: Literal["vector", "first"]
-    tiles: int
-    tile_stride: int
-    tail_tiles: int
+SPARSE = -1  # as the last entry of a layout's order: one element per stick
 
 
 @dataclass(frozen=True)
@@ -48,26 +51,35 @@ class Aligned:
     stick_dim: int | None  # the dimension that counts sticks; None: one element per iteration
     lanes: int  # elements per stick of the widest operand that is walked as a vector
     operands: tuple[Walk, ...]
-
-
-@dataclass(frozen=True)
-class NeedsCopy:
-    """An access that cannot be walked in whole sticks together with the others.
-
-    A copy in the default layout of the loop extents can. Doing that for each access named, one
-    after the other, always ends with `Aligned`.
-    """
-
-    access: int
-    reason: str
-    variable: int | None = None  # the loop variable and the host stride at which it breaks
-    break_point: int | None = None
+    reduced: tuple[int, ...] = ()  # dimensions along which the results stand still
+    length: int | None = None  # elements of the stick variable; None if there is no stick_dim
+    # The caller's loop that each dimension stems from: the outermost of those that were joined.
+    # None: a stick dimension of one iteration that stems from none.
+    variables: tuple[int | None, ...] = ()
 
 
 def align(
-    extents: Sequence[int], accesses: Sequence[Access], outputs: Sequence[int] = (0,)
+    extents: Sequence[int],
+    accesses: Sequence[Access],
+    outputs: Sequence[int] = (0,),
+    *,
+    lead: int | None = None,
+    reduced: Sequence[int] = (),
+    elements: Sequence[int] = (),
+    merged: bool = True,
 ) -> Aligned | NeedsCopy:
     """Find common iteration dimensions, or the access that stands in the way.
+
+    The stick variable is the one that runs through the lanes of access `lead`: the first result,
+    unless the caller names another; for a reduction, the input. Along the loops in `reduced` the
+    results stand still; if the stick variable is among them, results are walked "first". Accesses
+    in `elements` are walked element by element and must not move along the stick variable.
+
+    With `merged` False each dimension stays within one device dimension of every operand, so that
+    `coordinates` of the walks exist.
+
+    An operation with an empty loop has no iterations: the result of a reduction over nothing is
+    the caller's to fill.
 
     >>> rows = Storage(device_size=(4, 5, 64), stride_map=(64, 200, 1), numel=1000)
     >>> column = Storage(device_size=(1, 5, 64), stride_map=(-1, 1, -1), numel=5)
@@ -76,34 +88,41 @@ def align(
     ((4, 5), 0)
     >>> plan.operands[1]
     Walk(offset=0, strides=(0, 64), lanes='first', tiles=1, tile_stride=0, tail_tiles=0)
+    >>> total = align(
+    ...     (5, 200),
+    ...     [Access(rows, 0, (200, 1)), Access(column, 0, (1, 0))],
+    ...     outputs=(1,),
+    ...     lead=0,
+    ...     reduced=(1,),
+    ... )
+    >>> total.extents, total.stick_dim, total.reduced, total.length
+    ((5, 4), 1, (1,), 200)
     """
-    storages: list[Storage] = []
-    for access in accesses:
-        access.check(extents)
-        if access.storage is None:
-            raise ValueError("an operand on the card has a storage")
-        storages.append(access.storage)
-    operation = _Operation(tuple(extents), tuple(accesses), tuple(storages), tuple(outputs))
+    storages = storages_of(extents, accesses)
+    for index in outputs:
+        check_stands_still(f"result {index}", extents, accesses[index], reduced)
+    operation = _Operation(
+        tuple(extents),
+        tuple(accesses),
+        storages,
+        tuple(outputs),
+        outputs[0] if lead is None else lead,
+        frozenset(reduced),
+        frozenset(elements),
+        merged,
+    )
     if 0 in extents:
         return operation.empty()
     # Joining loops first saves needless digits; without it, operands in their default layouts
     # are certain to agree, and what is in the way has the caller's names.
     try:
         return operation.plan(joined=True)
-    except _BlockedError:
+    except BlockedError:
         pass
     try:
         return operation.plan(joined=False)
-    except _BlockedError as error:
+    except BlockedError as error:
         return operation.name_the_obstacle(error.why)
-
-
-class _BlockedError(Exception):
-    def __init__(
-        self, access: int, reason: str, variable: int | None = None, place: int | None = None
-    ) -> None:
-        super().__init__(reason)
-        self.why = NeedsCopy(access, reason, variable, place)
 
 
 class _Operation(NamedTuple):
@@ -111,173 +130,135 @@ class _Operation(NamedTuple):
     accesses: tuple[Access, ...]
     storages: tuple[Storage, ...]
     outputs: tuple[int, ...]
+    lead: int
+    reduced: frozenset[int]
+    elements: frozenset[int]
+    merged: bool
 
     def empty(self) -> Aligned:
-        lanes = self.storages[self.outputs[0]].elems_per_stick
+        lanes = self.storages[self.lead].elems_per_stick
         walk = Walk(0, (0,), "vector", 1, 0, 0)
-        return Aligned((0,), None, lanes, (walk,) * len(self.accesses))
+        return Aligned(
+            (0,), None, lanes, (walk,) * len(self.accesses), variables=(self.extents.index(0),)
+        )
 
     def plan(self, joined: bool) -> Aligned:
-        loops = self.loops(joined)
-        for index in range(len(self.accesses)):
-            _resolve(loops, index, self.storages[index], may_split=True)
+        loops = loops_of(self.extents, self.accesses, self.reduced, joined)
+        for index, storage in enumerate(self.storages):
+            resolve(loops, index, storage, may_split=True, by_element=index in self.elements)
         stick = self.stick_variable(loops)
         lanes = self.lanes(loops, stick)
         walks = [self.walk(loops, index, stick, lanes) for index in range(len(self.accesses))]
         extents = list(loops.extents)
+        variables: list[int | None] = list(loops.variables)
+        if joined:
+            variables = [*origins(loops, self.extents, self.accesses, self.reduced)]
+        length = None
         if stick is not None:
-            extents[stick] = -(-extents[stick] // lanes)
+            length = extents[stick]
+            extents[stick] = -(-length // lanes)
         elif any(walk.tail_tiles for walk in walks):
             # `tail_tiles` counts in the last iteration of the stick dimension, so there is one.
-            stick = len(extents)
+            stick, length = len(extents), 1
             extents.append(1)
+            variables.append(None)
             walks = [walk._replace(strides=(*walk.strides, 0)) for walk in walks]
+        reduced = [i for i, variable in enumerate(variables) if variable in self.reduced]
         for index in self.outputs:
-            _check_disjoint(
-                index, extents, stick, walks[index], self.storages[index].elems_per_stick
-            )
-        return self.ordered(extents, stick, lanes, walks)
-
-    def loops(self, joined: bool) -> Loops:
-        """Three columns per access: host offset, device offset, position along the stick."""
-        columns: list[list[int]] = [list(access.strides) for access in self.accesses]
-        sizes = list(self.extents)
-        variables = list(range(len(sizes)))
-        if joined:
-            sizes, columns, variables = merge(sizes, columns, variables)
-        starts = [access.offset for access in self.accesses]
-        zeros = [[0] * len(sizes) for _ in range(2 * len(starts))]
-        return Loops(sizes, columns + zeros, starts + [0] * len(zeros), variables)
+            lanes_of_it = self.storages[index].elems_per_stick
+            check_disjoint(index, extents, stick, walks[index], lanes_of_it, reduced)
+        plan = Aligned(
+            tuple(extents), stick, lanes, tuple(walks), tuple(reduced), length, tuple(variables)
+        )
+        return self.ordered(plan)
 
     def stick_variable(self, loops: Loops) -> int | None:
-        """The loop that runs through the lanes of the first result."""
-        index = self.outputs[0]
-        lanes = self.storages[index].elems_per_stick
-        position = loops.columns[2 * len(self.accesses) + index]
-        moving = [
-            i
-            for i, (extent, step) in enumerate(zip(loops.extents, position, strict=True))
-            if extent > 1 and step % lanes
-        ]
-        if not moving:
-            return None
-        if len(moving) > 1:
-            names = [loops.variables[i] for i in moving]
-            raise _BlockedError(index, f"loop variables {names} meet inside its sticks", names[1])
-        if position[moving[0]] != 1:
-            raise _BlockedError(
-                index,
-                f"it takes every {position[moving[0]]}th lane of its sticks",
-                loops.variables[moving[0]],
-            )
-        return moving[0]
+        """The loop that runs through the lanes of the lead, or else through those of the result.
 
-    def runs_along(self, loops: Loops, index: int, stick: int | None) -> bool:
-        """Does the stick variable move the access from lane to lane, and nowhere else?"""
-        count = len(self.accesses)
-        device, position = loops.columns[count + index], loops.columns[2 * count + index]
-        return stick is not None and position[stick] == 1 and device[stick] == 0
+        An input that is repeated along the result's lanes has none of its own.
+        """
+        stick = lane_loop(loops, self.lead, self.storages[self.lead].elems_per_stick)
+        if stick is None and self.outputs and self.outputs[0] != self.lead:
+            index = self.outputs[0]
+            stick = lane_loop(loops, index, self.storages[index].elems_per_stick)
+        return stick
+
+    def is_reduced(self, loops: Loops, stick: int | None) -> bool:
+        return stick is not None and loops.variables[stick] in self.reduced
 
     def lanes(self, loops: Loops, stick: int | None) -> int:
+        writes_vectors = () if self.is_reduced(loops, stick) else self.outputs
         return max(
             storage.elems_per_stick
             for index, storage in enumerate(self.storages)
-            if index in self.outputs or self.runs_along(loops, index, stick)
+            if index in writes_vectors or runs_along(loops, index, stick)
         )
 
     def walk(self, loops: Loops, index: int, stick: int | None, most_lanes: int) -> Walk:
         """The access along the loops, given which of them is the stick variable."""
-        count = len(self.accesses)
         storage = self.storages[index]
-        lanes = storage.elems_per_stick
-        device, position = loops.columns[count + index], loops.columns[2 * count + index]
-        start = loops.starts[2 * count + index]
-        if start % lanes:
-            raise _BlockedError(index, f"it starts inside a stick, at lane {start % lanes}")
-        for i, (extent, step) in enumerate(zip(loops.extents, position, strict=True)):
-            if i != stick and extent > 1 and step % lanes:
-                raise _BlockedError(
-                    index,
-                    f"loop variable {loops.variables[i]} moves inside its sticks",
-                    loops.variables[i],
-                    storage.stride_map[-1],
-                )
-        moves = self.runs_along(loops, index, stick)
-        if stick is not None and not moves and (position[stick] or device[stick]):
-            raise _BlockedError(
-                index,
-                f"loop variable {loops.variables[stick]} runs along the sticks of the result, "
-                "but not along its own",
-                loops.variables[stick],
-            )
-
-        tile_stride = storage.tile.device_stride if storage.tile else 0
-        offset = loops.starts[count + index] + start // lanes * tile_stride
-        strides = [
-            step + place // lanes * tile_stride
-            for step, place in zip(device, position, strict=True)
-        ]
+        offset, strides = whole_sticks(loops, index, storage, stick)
         is_output = index in self.outputs
-        if is_output and stick is not None and not moves:
-            raise _BlockedError(index, "the result does not run along the stick variable")
-        if not moves and not is_output:
-            if stick is not None:
-                strides[stick] = 0
-            return Walk(offset, tuple(strides), "first", 1, 0, 0)
-        length = 1 if stick is None else loops.extents[stick]
+        moves = runs_along(loops, index, stick)
+        if stick is not None and not moves:
+            count = len(self.accesses)
+            if loops.columns[count + index][stick] or loops.columns[2 * count + index][stick]:
+                raise BlockedError(
+                    index,
+                    f"sticks run along loop variable {loops.variables[stick]}, but not its own",
+                    loops.variables[stick],
+                )
+            strides[stick] = 0
+            if is_output and not self.is_reduced(loops, stick):
+                raise BlockedError(index, "the result does not run along the stick variable")
+        if index in self.elements:
+            return Walk(offset, tuple(strides), "element", 1, 0, 0)
+        length = loops.extents[stick] if moves and stick is not None else 1
         if is_output:
-            self.check_padding(index, length)
-        tiles = most_lanes // lanes
-        if stick is not None:
-            strides[stick] = tiles * tile_stride
-        tail = -(-(length % most_lanes) // lanes) % tiles
-        return Walk(offset, tuple(strides), "vector", tiles, tile_stride if tiles > 1 else 0, tail)
+            check_padding(index, self.accesses[index], storage, self.extents, length)
+        if moves or (is_output and stick is None):
+            return vector_walk(storage, offset, strides, stick, length, most_lanes)
+        return Walk(offset, tuple(strides), "first", 1, 0, 0)
 
-    def check_padding(self, index: int, length: int) -> None:
-        """The lanes behind the end of the stick variable must not be anybody's elements."""
-        storage = self.storages[index]
-        lanes, stride = storage.elems_per_stick, storage.stride_map[-1]
-        if length % lanes == 0 or stride <= 0:
-            return
-        # If the one behind the lowest point isn't, none is: both bounds of a digit are upper ones.
-        lowest, _ = self.accesses[index].bounds(self.extents)
-        behind = lowest + length * stride
-        tile_stride = storage.tile.device_stride if storage.tile else 0
-        lane_behind = storage.device_offset(lowest) + length // lanes * tile_stride + length % lanes
-        if behind < storage.numel and storage.device_offset(behind) == lane_behind:
-            raise _BlockedError(index, "it ends inside a stick whose other lanes hold elements too")
-
-    def ordered(
-        self, extents: list[int], stick: int | None, lanes: int, walks: list[Walk]
-    ) -> Aligned:
+    def ordered(self, plan: Aligned) -> Aligned:
         """Sort the dimensions by the result's strides, join what all operands walk as one."""
-        rest = [i for i in range(len(extents)) if i != stick]
+        stick, walks = plan.stick_dim, plan.operands
+        rest = [i for i, extent in enumerate(plan.extents) if i != stick and extent != 1]
         sizes, columns, origin = merge(
-            [extents[i] for i in rest],
+            [plan.extents[i] for i in rest],
             [[walk.strides[i] for i in rest] for walk in walks],
             rest,
+            [i in plan.reduced for i in rest],
         )
+        rank = len(sizes) + (stick is not None)
+        if rank > MAX_RANK:
+            raise BlockedError(
+                self.inputs_first()[0],
+                f"together the operands need {rank} dimensions, {MAX_RANK} is the most",
+            )
+        if not self.merged:
+            sizes, origin = [plan.extents[i] for i in rest], rest
+            columns = [[walk.strides[i] for i in rest] for walk in walks]
         if stick is not None:
-            sizes.append(extents[stick])
+            sizes.append(plan.extents[stick])
             origin.append(stick)
             for column, walk in zip(columns, walks, strict=True):
                 column.append(walk.strides[stick])
-        first = columns[self.outputs[0]]
-        order = sorted(range(len(sizes)), key=lambda i: -abs(first[i]))
-        if len(order) > MAX_RANK:
-            raise _BlockedError(
-                self.inputs_first()[0],
-                f"together the operands need {len(order)} dimensions, {MAX_RANK} is the most",
-            )
-        return Aligned(
-            tuple(sizes[i] for i in order),
-            None if stick is None else order.index(len(sizes) - 1),
-            lanes,
-            tuple(
+        first, lead = columns[self.outputs[0]], columns[self.lead]
+        order = sorted(range(len(sizes)), key=lambda i: (-abs(first[i]), -abs(lead[i])))
+        return replace(
+            plan,
+            extents=tuple(sizes[i] for i in order),
+            stick_dim=None if stick is None else order.index(len(sizes) - 1),
+            operands=tuple(
                 walk._replace(strides=tuple(column[i] for i in order))
                 for walk, column in zip(walks, columns, strict=True)
             ),
+            reduced=tuple(at for at, i in enumerate(order) if origin[i] in plan.reduced),
+            variables=tuple(plan.variables[origin[i]] for i in order),
         )
+
+    # ---- Which access to copy -------------------------------------------------------------------
 
     def inputs_first(self) -> list[int]:
         indices = range(len(self.accesses))
@@ -289,10 +270,11 @@ class _Operation(NamedTuple):
         Two accesses that disagree are both at fault; were the one named that lies in its default
         layout already, copying it would change nothing.
         """
-        faults = {index: self.fault(index) for index in self.inputs_first()}
+        stick = self.plain_stick()
+        faults = {index: self.fault(index, stick) for index in self.inputs_first()}
         faulty = [index for index, fault in faults.items() if fault is not None]
         if blocked.access in faulty and blocked.access not in self.outputs:
-            return blocked
+            return replace(blocked, stick=self.stick_of_copy(blocked.access, stick))
         if faulty:
             return faults[faulty[0]] or blocked
         # All would agree but for the rank: broadcasts and permutations keep dimensions apart.
@@ -305,78 +287,57 @@ class _Operation(NamedTuple):
                 return NeedsCopy(index, blocked.reason)
         return blocked
 
-    def fault(self, index: int) -> NeedsCopy | None:
-        """What keeps the access from walking the plain loops with the last one as stick."""
-        alone = self._replace(
+    def plain_stick(self) -> int | None:
+        """The caller's loop that sticks run along when all goes plainly: the last one, or that of
+        the lead where there are loops that not all results or inputs have a part in."""
+        last = len(self.extents) - 1 if self.extents and self.extents[-1] > 1 else None
+        if self.leads_by_default():
+            return last
+        lead = self.alone(self.lead)
+        loops = loops_of(self.extents, lead.accesses, self.reduced, joined=False)
+        try:
+            resolve(loops, 0, lead.storages[0], may_split=False)
+            stick = lane_loop(loops, 0, lead.storages[0].elems_per_stick)
+            lead.walk(loops, 0, stick, lead.storages[0].elems_per_stick)
+        except BlockedError:
+            return last
+        return stick
+
+    def leads_by_default(self) -> bool:
+        """A pointwise operation: a copy in the default layout serves everyone."""
+        return self.lead in self.outputs and not self.reduced
+
+    def stick_of_copy(self, index: int, stick: int | None) -> int | None:
+        """What `NeedsCopy.stick` tells the caller."""
+        if index in self.elements:
+            return SPARSE
+        if self.leads_by_default():
+            return None
+        return SPARSE if stick is None else stick
+
+    def alone(self, index: int) -> _Operation:
+        return self._replace(
             accesses=(self.accesses[index],),
             storages=(self.storages[index],),
             outputs=(0,) if index in self.outputs else (),
+            lead=0 if index == self.lead else -1,
+            elements=frozenset((0,) if index in self.elements else ()),
         )
-        loops = alone.loops(joined=False)
-        stick = len(self.extents) - 1 if self.extents and self.extents[-1] > 1 else None
+
+    def fault(self, index: int, stick: int | None) -> NeedsCopy | None:
+        """What keeps the access from walking the plain loops with `stick` running along sticks."""
+        alone = self.alone(index)
+        storage = self.storages[index]
+        loops = loops_of(self.extents, alone.accesses, self.reduced, joined=False)
         try:
-            _resolve(loops, 0, self.storages[index], may_split=False)
-            lanes = self.storages[index].elems_per_stick
+            resolve(loops, 0, storage, may_split=False, by_element=index in self.elements)
+            lanes = storage.elems_per_stick
             walk = alone.walk(loops, 0, stick, lanes)
             if index in self.outputs:
                 extents = list(loops.extents)
                 if stick is not None:
                     extents[stick] = -(-extents[stick] // lanes)
-                _check_disjoint(0, extents, stick, walk, lanes)
-        except _BlockedError as error:
-            return NeedsCopy(index, error.why.reason, error.why.variable, error.why.break_point)
+                check_disjoint(0, extents, stick, walk, lanes, self.reduced)
+        except BlockedError as error:
+            return replace(error.why, access=index, stick=self.stick_of_copy(index, stick))
         return None
-
-
-def _resolve(loops: Loops, index: int, storage: Storage, may_split: bool) -> None:
-    """Split loops until each device coordinate of the access is affine in them.
-
-    The tile is left out of the places: tile and lane together are the position along the stick.
-    """
-    count = len(loops.columns) // 3
-    stick_stride = storage.stride_map[-1]
-    level = 0
-    places = [place for place in storage.places if place is not storage.tile]
-    while level < len(places):
-        place = places[level]
-        digit = take_digit(loops.extents, loops.columns[index], loops.starts[index], place.stride)
-        if isinstance(digit, Carry):
-            extent = loops.extents[digit.loop]
-            if not may_split or extent <= digit.period or extent % digit.period:
-                raise _BlockedError(
-                    index,
-                    f"loop variable {loops.variables[digit.loop]} does not divide evenly at host "
-                    f"stride {place.stride}, where a dimension of its storage begins",
-                    loops.variables[digit.loop],
-                    place.stride,
-                )
-            loops.split(digit.loop, digit.period)
-            continue
-        loops.columns[index] = digit.remainder
-        loops.starts[index] = digit.remainder_start
-        is_stick = place.stride == stick_stride and place.device_stride == 1
-        target = 2 * count + index if is_stick else count + index
-        unit = 1 if is_stick else place.device_stride
-        loops.starts[target] += digit.quotient_start * unit
-        column = loops.columns[target]
-        for i, steps in enumerate(digit.quotient):
-            column[i] += steps * unit
-        level += 1
-
-
-def _check_disjoint(
-    index: int, extents: Sequence[int], stick: int | None, walk: Walk, lanes: int
-) -> None:
-    """A result is written once: the sticks of its iterations must not meet."""
-    steps = [(abs(stride), extent) for stride, extent in zip(walk.strides, extents, strict=True)]
-    if stick is not None:
-        # The sticks along the stick variable, those that the last iteration lacks left out.
-        stride, extent = steps.pop(stick)
-        sticks = (extent - 1) * walk.tiles + (walk.tail_tiles or walk.tiles)
-        steps.append((stride // walk.tiles, sticks))
-    reach = lanes
-    for stride, extent in sorted(steps):
-        if extent > 1:
-            if stride < reach:
-                raise _BlockedError(index, "iterations of the result would write the same stick")
-            reach += stride * (extent - 1)

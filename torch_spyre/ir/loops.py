@@ -7,7 +7,7 @@ offsets found so far. Splitting or cutting a loop rewrites all of them alike.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd
+from math import gcd, prod
 from typing import NamedTuple
 
 
@@ -51,31 +51,53 @@ class Loops:
         return rest
 
 
-def merge(
-    extents: Sequence[int], columns: Sequence[Sequence[int]], variables: Sequence[int]
-) -> tuple[list[int], list[list[int]], list[int]]:
-    """Drop loops of one iteration and join loops that every column walks as one.
+def join(
+    extents: Sequence[int],
+    columns: Sequence[Sequence[int]],
+    kinds: Sequence[bool] | None = None,
+) -> list[list[int]]:
+    """Group loops that every column walks as one, outermost first; those of one iteration drop out.
 
-    A loop joins the one that runs just inside it for all columns, wherever it stands:
-    (5, 200) with strides (200, 1) everywhere becomes (1000,) with stride 1.
+    A loop joins the one that runs just inside it for all columns, wherever it stands. Loops of
+    different kinds stay apart.
     """
     order = [i for i, extent in enumerate(extents) if extent != 1]
     # Innermost first, so that a chain of loops collapses in one pass.
     order.sort(key=lambda i: [abs(column[i]) for column in columns])
-    kept: list[int] = []
-    sizes = list(extents)
+    groups: list[list[int]] = []
+    sizes: list[int] = []
     for i in order:
-        for inner in kept:
-            if all(column[i] == column[inner] * sizes[inner] for column in columns):
-                sizes[inner] *= extents[i]
+        for number, group in enumerate(groups):
+            inner = group[-1]
+            if kinds is not None and kinds[i] != kinds[inner]:
+                continue
+            if all(column[i] == column[inner] * sizes[number] for column in columns):
+                sizes[number] *= extents[i]
+                group.insert(0, i)
                 break
         else:
-            kept.append(i)
-    kept.sort()
+            groups.append([i])
+            sizes.append(extents[i])
+    groups.sort(key=lambda group: group[-1])
+    return groups
+
+
+def merge(
+    extents: Sequence[int],
+    columns: Sequence[Sequence[int]],
+    variables: Sequence[int],
+    kinds: Sequence[bool] | None = None,
+) -> tuple[list[int], list[list[int]], list[int]]:
+    """Drop loops of one iteration and join loops that every column walks as one.
+
+    (5, 200) with strides (200, 1) everywhere becomes (1000,) with stride 1. What is joined bears
+    the name of its outermost loop.
+    """
+    groups = join(extents, columns, kinds)
     return (
-        [sizes[i] for i in kept],
-        [[column[i] for i in kept] for column in columns],
-        [variables[i] for i in kept],
+        [prod(extents[i] for i in group) for group in groups],
+        [[column[group[-1]] for group in groups] for column in columns],
+        [variables[group[0]] for group in groups],
     )
 
 

@@ -7,7 +7,7 @@ split where carries come at regular distances and cut where they do not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from .loops import Carry, Loops, merge, take_digit
@@ -24,10 +24,13 @@ class Nest(NamedTuple):
     offsets: tuple[int, ...]
 
 
-def pieces(extents: Sequence[int], accesses: Sequence[Access]) -> list[Nest]:
+def pieces(
+    extents: Sequence[int], accesses: Sequence[Access], *, merged: bool = True
+) -> list[Nest]:
     """Cover every point of the iteration space exactly once with nests affine for all accesses.
 
-    An access without storage is linear already and maps to itself.
+    An access without storage is linear already and maps to itself. With `merged` False each loop
+    stays within one device dimension of every access, and there may be more than 8 of them.
 
     >>> rows = Storage(device_size=(4, 1024, 64), stride_map=(64, 256, 1), numel=1024 * 256)
     >>> pieces((1024, 256), [Access(rows, 0, (256, 1)), Access(None, 0, (256, 1))])
@@ -46,6 +49,8 @@ def pieces(extents: Sequence[int], accesses: Sequence[Access]) -> list[Nest]:
             done = [
                 resolved for loops in done for resolved in _resolve(loops, index, access.storage)
             ]
+    if not merged:
+        return [_ordered(*_without_ones(loops), loops.starts) for loops in done]
     return [nest for loops in done for nest in _finish(loops)]
 
 
@@ -120,16 +125,27 @@ def _finish(loops: Loops) -> list[Nest]:
             rest = one.cut(shortest, 1)
             nests += _finish(one)
         return nests + _finish(rest)
+    return [_ordered(extents, columns, loops.starts)]
+
+
+def _without_ones(loops: Loops) -> tuple[list[int], list[list[int]]]:
+    kept = [i for i, extent in enumerate(loops.extents) if extent > 1]
+    columns = [[column[i] for i in kept] for column in loops.columns]
+    return [loops.extents[i] for i in kept], columns
+
+
+def _ordered(
+    extents: Sequence[int], columns: Sequence[Sequence[int]], starts: Sequence[int]
+) -> Nest:
+    """Largest strides outermost."""
     order = sorted(
         range(len(extents)), key=lambda i: [abs(column[i]) for column in columns], reverse=True
     )
-    return [
-        Nest(
-            tuple([extents[i] for i in order]),
-            tuple([tuple([column[i] for i in order]) for column in columns]),
-            tuple(loops.starts),
-        )
-    ]
+    return Nest(
+        tuple([extents[i] for i in order]),
+        tuple([tuple([column[i] for i in order]) for column in columns]),
+        tuple(starts),
+    )
 
 
 def padding(storage: Storage) -> list[Nest]:
@@ -182,3 +198,34 @@ def padding(storage: Storage) -> list[Nest]:
         if used < size:
             add([*outer, (size - used, stride), *full[level + 1 :]], start + used * stride)
     return nests
+
+
+_LONG_RUN = 16  # sticks: below it, cores would have too little to share
+
+
+def in_sticks(nests: Sequence[Nest], lanes: int, most_rank: int = 8) -> Iterator[Nest]:
+    """Cut long contiguous runs of the first access at its sticks, so that cores can share them."""
+    for nest in nests:
+        run = nest.extents[-1] if nest.extents else 1
+        is_long = run >= _LONG_RUN * lanes and nest.strides[0][-1] == 1
+        if not is_long or len(nest.extents) == most_rank:
+            yield nest
+            continue
+        head = -nest.offsets[0] % lanes
+        sticks, tail = divmod(run - head, lanes)
+        yield from _part_of_run(nest, 0, 1, head)
+        yield from _part_of_run(nest, head, sticks, lanes)
+        yield from _part_of_run(nest, run - tail, 1, tail)
+
+
+def _part_of_run(nest: Nest, start: int, count: int, length: int) -> Iterator[Nest]:
+    """`count` pieces of `length` iterations of the innermost loop, from `start` on."""
+    if length:
+        yield Nest(
+            (*nest.extents[:-1], count, length),
+            tuple((*strides[:-1], strides[-1] * length, strides[-1]) for strides in nest.strides),
+            tuple(
+                offset + start * strides[-1]
+                for offset, strides in zip(nest.offsets, nest.strides, strict=True)
+            ),
+        )

@@ -61,7 +61,7 @@ def divide(
         dim = order[level]
         options = []
         reserved = prod(least[other] for other in order[level + 1 :])
-        for slices in _useful_slices(extents[dim], available // reserved, least[dim]):
+        for slices in useful_slices(extents[dim], available // reserved, least[dim]):
             work, used, rest = best(level + 1, available // slices)
             share = -(-extents[dim] // slices)
             options.append((share * work, used * slices, slices, rest))
@@ -107,7 +107,7 @@ def chunks(
     done = []
     while pending:
         starts, box = pending.pop()
-        least = _fewest_slices(box, cores, operands, limit)
+        least = fewest_slices(box, cores, operands, limit)
         if least is not None:
             done.append(Chunk(starts, box, divide(box, cores, least)))
             continue
@@ -129,8 +129,12 @@ def chunks(
     return done
 
 
-def _useful_slices(extent: int, most: int, least: int = 1) -> Iterator[int]:
-    """Numbers of slices, none of them empty; more than `most` only if that is the least."""
+def useful_slices(extent: int, most: int, least: int = 1) -> Iterator[int]:
+    """Numbers of slices, none of them empty; more than `most` only if that is the least.
+
+    >>> list(useful_slices(5, 32))
+    [1, 2, 3, 5]
+    """
     last = 0
     for count in range(least, max(min(most, extent), least) + 1):
         # The count that this share really takes: 5 in shares of 2 are 3 slices, not 4.
@@ -140,10 +144,14 @@ def _useful_slices(extent: int, most: int, least: int = 1) -> Iterator[int]:
             yield useful
 
 
-def _fewest_slices(
-    extents: tuple[int, ...], cores: int, operands: Sequence[Span], limit: int
+def fewest_slices(
+    extents: Sequence[int], cores: int, operands: Sequence[Span], limit: int = SPAN_LIMIT
 ) -> tuple[int, ...] | None:
-    """The smallest division that keeps all operands within the limit; None if there is none."""
+    """The smallest division that keeps all operands within the limit; None if there is none.
+
+    >>> fewest_slices((4, 1000), 32, [Span((200 << 20, 128))])
+    (2, 1)
+    """
 
     def fits(slices: Sequence[int]) -> bool:
         shares = [-(-extent // count) for extent, count in zip(extents, slices, strict=True)]
@@ -152,12 +160,14 @@ def _fewest_slices(
     one = (1,) * len(extents)
     if fits(one):
         return one
+    # Slices of a dimension along which no operand moves would make no span shorter.
+    moving = [any(operand.strides[dim] for operand in operands) for dim in range(len(extents))]
 
     def divisions(dim: int, available: int) -> Iterator[tuple[int, ...]]:
         if dim == len(extents):
             yield ()
             return
-        for count in _useful_slices(extents[dim], available):
+        for count in useful_slices(extents[dim], available if moving[dim] else 1):
             for rest in divisions(dim + 1, available // count):
                 yield (count, *rest)
 

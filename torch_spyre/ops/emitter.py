@@ -7,7 +7,7 @@ temporaries, and puts a barrier where a step depends on what other cores did bef
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -30,7 +30,7 @@ from torch_spyre.backend.program import (
     SymbolKind,
     encode,
 )
-from torch_spyre.ops.cores import STICKS_PER_CORE, Slices, divide
+from torch_spyre.ops.cores import Slices, divide
 from torch_spyre.ops.formats import INT32, CardFormat
 from torch_spyre.ops.plan import Bind, Sizes
 from torch_spyre.ops.views import (
@@ -127,7 +127,8 @@ class Emitter:
         opcode = "identity_int" if into.format.domain == "I" else "identity"
         accesses = [into.access(), source.broadcast(into.size).access()]
         nests = ir.pieces(into.size, accesses)
-        for number, nest in enumerate(_in_sticks(nests, STICK_BYTES // into.format.nbytes)):
+        # The pieces write different elements, but of the same sticks: in order, by barriers.
+        for nest in ir.in_sticks(nests, STICK_BYTES // into.format.nbytes, STEP_RANK):
             into_walk, source_walk = (
                 _Walk(offset, strides, Lanes.ELEMENT)
                 for offset, strides in zip(nest.offsets, nest.strides, strict=True)
@@ -141,8 +142,6 @@ class Emitter:
                 [source_walk],
                 into,
                 into_walk,
-                # The pieces of one copy write different elements: no order among them.
-                may_join=number > 0,
             )
 
     def finish(self) -> tuple[bytes, tuple[Bind, ...]]:
@@ -362,31 +361,3 @@ def _span(view: View, walk: _Walk) -> ir.Span:
     nbytes = view.format.nbytes
     strides = tuple(step * nbytes for step in walk.strides or (0,))
     return ir.Span(strides, (walk.tiles - 1) * walk.tile_stride * nbytes + STICK_BYTES)
-
-
-def _in_sticks(nests: Sequence[ir.Nest], lanes: int) -> Iterator[ir.Nest]:
-    """Cut long contiguous runs of the first access at its sticks, so that cores can share them."""
-    for nest in nests:
-        run = nest.extents[-1] if nest.extents else 1
-        is_long = run >= 2 * STICKS_PER_CORE * lanes and nest.strides[0][-1] == 1
-        if not is_long or len(nest.extents) == STEP_RANK:
-            yield nest
-            continue
-        head = -nest.offsets[0] % lanes
-        sticks, tail = divmod(run - head, lanes)
-        yield from _part_of_run(nest, 0, 1, head)
-        yield from _part_of_run(nest, head, sticks, lanes)
-        yield from _part_of_run(nest, run - tail, 1, tail)
-
-
-def _part_of_run(nest: ir.Nest, start: int, count: int, length: int) -> Iterator[ir.Nest]:
-    """`count` pieces of `length` iterations of the innermost loop, from `start` on."""
-    if length:
-        yield ir.Nest(
-            (*nest.extents[:-1], count, length),
-            tuple((*strides[:-1], strides[-1] * length, strides[-1]) for strides in nest.strides),
-            tuple(
-                offset + start * strides[-1]
-                for offset, strides in zip(nest.offsets, nest.strides, strict=True)
-            ),
-        )

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -105,11 +106,21 @@ void check_size(const HostBuffer& buffer, const DmaDescriptor& how) {
 
 // ---- The card ----------------------------------------------------------------------------------
 
+CheckMode check_mode(const std::string& name) {
+  static const std::map<std::string, CheckMode> kModes{
+      {"off", CheckMode::Off}, {"memory", CheckMode::Memory}, {"nan", CheckMode::NonFinite}};
+  auto found = kModes.find(name);
+  if (found == kModes.end()) {
+    throw std::invalid_argument("unknown check '" + name + "'; use off, memory or nan");
+  }
+  return found->second;
+}
+
 // Closing a card waits for work that may need Python's lock.
 class Card {
  public:
-  Card(int64_t memory_bytes, int threads, int index)
-      : driver_(open_software_card({index, memory_bytes, threads})) {}
+  Card(int64_t memory_bytes, int threads, int index, const std::string& check)
+      : driver_(open_software_card({index, memory_bytes, threads, check_mode(check)})) {}
   ~Card() {
     py::gil_scoped_release unlocked;
     driver_.reset();
@@ -166,9 +177,10 @@ Ticket copy_to_host(Card& card, Address from, const DmaDescriptor& how, const py
                                     std::move(buffer.info));
 }
 
-ProgramId load(Card& card, const py::bytes& program) {
+ProgramId load(Card& card, const py::bytes& program, const std::optional<ProgramNames>& names) {
   const std::string_view bytes = program;
-  return card.driver().load(std::as_bytes(std::span(bytes.data(), bytes.size())));
+  return card.driver().load(std::as_bytes(std::span(bytes.data(), bytes.size())),
+                            names.value_or(ProgramNames{}));
 }
 
 Ticket launch(Card& card, ProgramId program,
@@ -199,8 +211,9 @@ void bind_card_class(py::module_& module) {
       .def_readonly("queue", &Ticket::queue);
 
   py::class_<Card>(module, "Card", "A software card of its own.")
-      .def(py::init<int64_t, int, int>(), py::arg("memory_bytes") = 0, py::arg("threads") = 0,
-           py::arg("index") = 0)
+      .def(py::init<int64_t, int, int, const std::string&>(), py::arg("memory_bytes") = 0,
+           py::arg("threads") = 0, py::arg("index") = 0, py::arg("check") = "off",
+           "`check`: off, memory or nan, as SPYRE_CARD_CHECK=0, 1 and nan.")
       .def_property_readonly("properties",
                              [](Card& card) { return to_dict(card.driver().properties()); })
       .def(
@@ -228,7 +241,8 @@ void bind_card_class(py::module_& module) {
            py::arg("queue") = 0)
       .def("copy_to_host", &copy_to_host, py::arg("address"), py::arg("how"), py::arg("buffer"),
            py::arg("queue") = 0)
-      .def("load", &load, py::arg("program"))
+      .def("load", &load, py::arg("program"), py::arg("names") = py::none(),
+           "Names are for the reports of checked mode.")
       .def(
           "unload", [](Card& card, ProgramId program) { card.driver().unload(program); },
           py::arg("program"))
@@ -266,6 +280,20 @@ void bind_card_class(py::module_& module) {
           },
           py::arg("kind"), py::arg("address") = 0, py::arg("core") = 0, py::arg("after") = 0)
       .def("reset", [](Card& card) { card.driver().reset(); }, Release());
+}
+
+void bind_names(py::module_& module) {
+  using Strings = std::vector<std::string>;
+  py::class_<StepName>(module, "StepName", "What the reports of checked mode call a step.")
+      .def(py::init([](std::string op, Strings buffers, std::string source) {
+             return StepName{std::move(op), std::move(buffers), std::move(source)};
+           }),
+           py::arg("op") = "", py::arg("buffers") = Strings{}, py::arg("source") = "");
+  py::class_<ProgramNames>(module, "ProgramNames", "Names of a program: one StepName per step.")
+      .def(py::init([](std::string kernel, std::vector<StepName> steps) {
+             return ProgramNames{std::move(kernel), std::move(steps)};
+           }),
+           py::arg("kernel"), py::arg("steps") = std::vector<StepName>{});
 }
 
 void bind_descriptor(py::module_& module) {
@@ -372,6 +400,13 @@ void bind_program_constants(py::module_& module) {
     if (info.name.empty()) continue;
     opcodes[py::str(std::string(info.name))] = py::make_tuple(value, std::string(info.signature));
   }
+  module.def(
+      "figures",
+      [](const py::bytes& program) {
+        const std::string_view bytes = program;
+        return program_figures(*load_program(std::as_bytes(std::span(bytes.data(), bytes.size()))));
+      },
+      py::arg("program"), "What one launch of a program costs: totals, and a row for each step.");
   module.attr("opcodes") = opcodes;  // name -> (value, signature)
   module.attr("CORES") = kCores;
   module.attr("QUEUES") = kQueues;
@@ -392,6 +427,7 @@ void bind_card(py::module_& m) {
   py::module_ module = m.def_submodule("_card", "The software card without torch, for tests.");
   make_errors(module);
   py::register_local_exception_translator(&translate);
+  bind_names(module);
   bind_card_class(module);
   bind_descriptor(module);
   bind_formats(module);

@@ -4,6 +4,8 @@
 
 #include <stdexcept>
 
+#include "card/figures.h"
+
 namespace py = pybind11;
 
 namespace spyre {
@@ -35,6 +37,36 @@ py::dict to_dict(const Counters& counters) {
   out["to_host_busy_ns"] = counters.to_host_busy;
   out["compute_busy_ns"] = counters.compute_busy;
   out["lx_high_water"] = counters.lx_high_water;
+  out["checked_bytes_read"] = counters.checked_bytes_read;
+  out["checked_bytes_written"] = counters.checked_bytes_written;
+  return out;
+}
+
+py::dict program_figures(const Program& program) {
+  py::list steps;
+  for (const StepFigures& step : figures_of(program)) {
+    py::dict out;
+    out["visits"] = step.visits;
+    out["cores"] = step.cores;
+    out["bytes_read"] = step.bytes_read;
+    out["bytes_written"] = step.bytes_written;
+    out["nanoseconds"] = step.nanoseconds;
+    out["pt_ns"] = step.pt;
+    out["sfp_ns"] = step.sfp;
+    out["memory_ns"] = step.memory;
+    out["lx_ns"] = step.lx;
+    steps.append(out);
+  }
+  py::dict out;
+  out["bytes_read"] = program.bytes_read;
+  out["bytes_written"] = program.bytes_written;
+  out["nanoseconds"] = program.nanoseconds;
+  out["pt_ns"] = program.pt_busy;
+  out["sfp_ns"] = program.sfp_busy;
+  out["memory_ns"] = program.memory_busy;
+  out["lx_ns"] = program.lx_busy;
+  out["lx_high_water"] = program.lx_high_water;
+  out["steps"] = steps;
   return out;
 }
 
@@ -50,6 +82,10 @@ const char* fault_name(CardFault::Kind kind) {
       return "CardLost";
     case CardFault::Kind::Internal:
       return "Internal";
+    case CardFault::Kind::CheckFailed:
+      return "CheckFailed";
+    case CardFault::Kind::IndexError:
+      return "IndexError";
   }
   return "Internal";
 }

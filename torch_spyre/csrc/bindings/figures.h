@@ -6,11 +6,15 @@
 #include <string>
 
 #include "card/driver.h"
+#include "card/program.h"
 
 namespace spyre {
 
 pybind11::dict to_dict(const CardProperties& properties);
 pybind11::dict to_dict(const Counters& counters);
+
+// What one launch costs: totals, and the same for each step in `steps`.
+pybind11::dict program_figures(const Program& program);
 
 // "DmaError" and so on, both ways. Throws std::invalid_argument for a name that is none.
 const char* fault_name(CardFault::Kind kind);

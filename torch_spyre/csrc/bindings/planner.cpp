@@ -88,7 +88,7 @@ OutputSpec to_output(const py::handle& output) {
 std::shared_ptr<const EagerPlan> to_plan(const py::handle& from) {
   auto plan = std::make_shared<EagerPlan>();
   if (!from.attr("program").is_none()) {
-    plan->program = from.attr("program").cast<std::string>();
+    plan->program.bytes = from.attr("program").cast<std::string>();
   }
   for (const py::handle bind : from.attr("symbols")) {
     plan->symbols.push_back(to_source(bind));

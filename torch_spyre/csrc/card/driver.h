@@ -42,11 +42,12 @@ class OutOfMemory : public std::runtime_error {
   bool host_is_full;  // the host ran out, not the card
 };
 
-// A fault of the card. Sticky: after it, work already queued and new work is dropped and every
-// synchronising call throws it again, until `reset`.
+// A fault of the card (CheckFailed: of a program, found by checked mode). Sticky: after it, work
+// already queued and new work is dropped and every synchronising call throws it again, until
+// `reset`.
 class CardFault : public std::runtime_error {
  public:
-  enum class Kind { DmaError, EccError, CoreHang, CardLost, Internal };
+  enum class Kind { DmaError, EccError, CoreHang, CardLost, Internal, CheckFailed, IndexError };
   CardFault(Kind kind, const std::string& what) : std::runtime_error(what), kind(kind) {}
   Kind kind;
 };
@@ -77,6 +78,7 @@ struct DmaDescriptor {
   std::vector<DmaNest> nests;
   int64_t device_bytes = 0;  // addresses formed stay below this (checked when the driver sees it)
   int64_t host_bytes = 0;    // offsets formed stay within [0, host_bytes) (checked likewise)
+  bool allows_undefined = false;  // to the host: checked mode lets pass what was never written
 };
 
 // Keeps what a queued transfer or launch uses alive until it has run.
@@ -88,6 +90,18 @@ using Keepalive = std::shared_ptr<void>;
 struct Binding {
   uint64_t value = 0;  // Address: the address; Scalar: the 32-bit word; Extent: the length
   int64_t bytes = 0;   // Address: how many bytes from there the launch may touch
+};
+
+// Names for reports, which may be missing: only checked mode uses them.
+struct StepName {
+  std::string op;                    // of the operation, as the compiler calls it
+  std::vector<std::string> buffers;  // per operand; "": not known. Two operands in LX, or of one
+                                     // symbol, have the same name exactly if they mean one buffer
+  std::string source;                // "model.py:41 y = x + 1"
+};
+struct ProgramNames {
+  std::string kernel;
+  std::vector<StepName> steps;  // one per step, or none
 };
 
 // ---- Figures ----------------------------------------------------------------------------------
@@ -117,6 +131,8 @@ struct Counters {
   Nanoseconds pt_busy = 0, sfp_busy = 0, memory_busy = 0, lx_busy = 0;
   Nanoseconds to_card_busy = 0, to_host_busy = 0, compute_busy = 0;
   std::array<int64_t, 32> lx_high_water{};
+  // Checked mode: LPDDR5 bytes that kernels really touched, distinct sticks per step and direction.
+  int64_t checked_bytes_read = 0, checked_bytes_written = 0;
 };
 
 // For tests: what shall go wrong, at the `after`-th next opportunity (0: the next one).
@@ -127,10 +143,18 @@ struct Injection {
   int after = 0;
 };
 
+// What checked mode looks for. Nothing here changes results.
+enum class CheckMode : uint8_t {
+  Off,
+  Memory,     // padding and unwritten bytes that matter, overlapping buffers, races between cores
+  NonFinite,  // also the step that first makes NaN or an infinity of finite numbers
+};
+
 struct CardConfig {
   int index = 0;
   int64_t memory_bytes = 0;  // 0: the real card's 112 GiB
   int threads = 0;           // 0: as many as the host has
+  CheckMode check = CheckMode::Off;
 };
 
 // ---- The interface ----------------------------------------------------------------------------
@@ -156,8 +180,9 @@ class Driver {
                               const void* from, Keepalive alive) = 0;
   virtual Ticket copy_to_host(QueueId queue, Address from, std::shared_ptr<const DmaDescriptor> how,
                               void* to, Keepalive alive) = 0;
-  virtual ProgramId load(std::span<const std::byte> program) = 0;  // throws ProgramError
-  virtual void unload(ProgramId program) = 0;  // launches already queued still run
+  virtual ProgramId load(std::span<const std::byte> program,
+                         const ProgramNames& names = {}) = 0;  // throws ProgramError
+  virtual void unload(ProgramId program) = 0;                  // launches already queued still run
   virtual Ticket launch(QueueId queue, ProgramId program, std::span<const Binding> bindings) = 0;
   virtual Ticket host_function(QueueId queue, std::function<void()> function) = 0;
 

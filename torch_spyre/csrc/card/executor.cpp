@@ -6,6 +6,7 @@
 #include <array>
 #include <vector>
 
+#include "chain.h"
 #include "walk.h"
 
 namespace spyre {
@@ -23,7 +24,9 @@ struct Loops {
 };
 
 // One launch. Nodes between barriers form a *segment*: a host thread carries a core through all of
-// it, while the core's scratchpad is warm.
+// it, while the core's scratchpad is warm. A Matmul runs for all its cores at once, so it stands
+// between segments: every core has done all earlier steps when it begins, and begins the later ones
+// when it has ended. Loops with a barrier or a Matmul inside are walked by the launching thread.
 class Launch {
  public:
   Launch(const Machine& machine, ThreadPool& pool, const StepTable& steps,
@@ -33,11 +36,14 @@ class Launch {
         pool_(pool),
         steps_(steps),
         is_cancelled_(is_cancelled),
-        is_parallel_(pool.threads() > 1 && program_.work >= kParallelElements) {}
+        is_parallel_(pool.threads() > 1 && program_.work >= kParallelElements),
+        ends_segment_(program_.nodes.size()) {
+    mark_ends(0, program_.nodes.size());
+  }
 
   void run() {
     Loops loops;
-    run_between_barriers(0, program_.nodes.size(), loops);
+    run_nodes(0, program_.nodes.size(), loops);
   }
 
  private:
@@ -46,6 +52,34 @@ class Launch {
   }
   size_t after(size_t node) const {
     return node + 1 + (is_step(node) ? 0 : program_.nodes[node].size);
+  }
+
+  const StepRecord& step_of(size_t node) const { return program_.steps[program_.nodes[node].step]; }
+
+  // Where the chain ends that begins with the step of this node: after the node itself, if nothing
+  // is chained to it.
+  size_t chain_end(size_t node, size_t end) const {
+    do {
+      ++node;
+    } while (node < end && is_step(node) && (step_of(node).flags & kChained) != 0);
+    return node;
+  }
+
+  bool is_matmul(size_t node) const {
+    return is_step(node) &&
+           program_.steps[program_.nodes[node].step].kind == static_cast<uint8_t>(StepKind::Matmul);
+  }
+
+  // Which nodes can't be part of the segment before them; returns whether [begin, end) has any.
+  bool mark_ends(size_t begin, size_t end) {
+    bool has_any = false;
+    for (size_t node = begin; node < end; node = after(node)) {
+      bool ends = program_.barrier[node] != 0 || is_matmul(node);
+      if (!is_step(node)) ends |= mark_ends(node + 1, after(node));
+      ends_segment_[node] = ends ? 1 : 0;
+      has_any |= ends;
+    }
+    return has_any;
   }
 
   void stop_if_cancelled() const {
@@ -66,17 +100,35 @@ class Launch {
     loops.depth = depth;
   }
 
-  void run_between_barriers(size_t begin, size_t end, Loops& loops) {
+  void run_nodes(size_t begin, size_t end, Loops& loops) {
     size_t segment = begin;
     for (size_t node = begin; node < end; node = after(node)) {
-      if (program_.barrier[node] == 0) continue;
+      if (ends_segment_[node] == 0) continue;
       run_segment(segment, node, loops);
       segment = node;
-      if (is_step(node)) continue;
-      iterate(node, loops, [&] { run_between_barriers(node + 1, after(node), loops); });
-      segment = after(node);
+      if (is_matmul(node)) {
+        run_matmul_step(program_.nodes[node].step, loops);
+        segment = after(node);
+      } else if (!is_step(node)) {
+        iterate(node, loops, [&] { run_nodes(node + 1, after(node), loops); });
+        segment = after(node);
+      }
     }
     run_segment(segment, end, loops);
+  }
+
+  void run_matmul_step(uint32_t step, const Loops& loops) {
+    stop_if_cancelled();
+    std::vector<CoreStep> cores;
+    int64_t elements = 0;
+    for (int core = 0; core < kCores; ++core) {
+      if (!has_core(program_.steps[step].cores, core)) continue;
+      const CoreStep bound = bind_step(machine_, step, core, loops.span());
+      if (bound.iterations() == 0) continue;
+      elements += bound.iterations() * bound.lanes;
+      cores.push_back(bound);
+    }
+    run_matmul(cores, is_parallel_ && elements >= kParallelElements ? &pool_ : nullptr);
   }
 
   void run_segment(size_t begin, size_t end, Loops& loops) {
@@ -103,55 +155,78 @@ class Launch {
   }
 
   void run_core(size_t begin, size_t end, int core, Loops& loops) const {
-    for (size_t node = begin; node < end; node = after(node)) {
+    for (size_t node = begin, next = begin; node < end; node = next) {
       if (!is_step(node)) {
-        iterate(node, loops, [&] { run_core(node + 1, after(node), core, loops); });
+        next = after(node);
+        iterate(node, loops, [&] { run_core(node + 1, next, core, loops); });
         continue;
       }
-      const uint32_t step = program_.nodes[node].step;
-      const StepRecord& record = program_.steps[step];
-      if (!has_core(record.cores, core)) continue;
-      const CoreStep bound = bind_step(machine_, step, core, loops.span());
+      next = chain_end(node, end);
+      if (!has_core(step_of(node).cores, core)) continue;
       stop_if_cancelled();
-      if (bound.iterations() != 0) steps_[record.kind](bound);
-    }
-  }
-
-  // Too few cores to keep the threads busy: step by step, the cores' iterations cut into slices.
-  void run_sliced(size_t begin, size_t end, Loops& loops) {
-    for (size_t node = begin; node < end; node = after(node)) {
-      if (is_step(node)) {
-        run_step_sliced(program_.nodes[node].step, loops);
+      if (next > node + 1) {
+        const std::vector<CoreStep> chain = bind_chain(node, next, core, loops);
+        if (chain[0].iterations() != 0) run_chain(chain);
       } else {
-        iterate(node, loops, [&] { run_sliced(node + 1, after(node), loops); });
+        const CoreStep bound = bind_step(machine_, program_.nodes[node].step, core, loops.span());
+        if (bound.iterations() != 0) steps_[step_of(node).kind](bound);
       }
     }
   }
 
-  void run_step_sliced(uint32_t step, const Loops& loops) {
-    const StepRecord& record = program_.steps[step];
+  std::vector<CoreStep> bind_chain(size_t begin, size_t end, int core, const Loops& loops) const {
+    std::vector<CoreStep> chain;
+    chain.reserve(end - begin);
+    for (size_t node = begin; node < end; ++node) {
+      chain.push_back(bind_step(machine_, program_.nodes[node].step, core, loops.span()));
+    }
+    return chain;
+  }
+
+  // Too few cores to keep the threads busy: chain by chain, the cores' iterations cut into slices.
+  void run_sliced(size_t begin, size_t end, Loops& loops) {
+    for (size_t node = begin, next = begin; node < end; node = next) {
+      if (is_step(node)) {
+        next = chain_end(node, end);
+        run_chain_sliced(node, next, loops);
+      } else {
+        next = after(node);
+        iterate(node, loops, [&] { run_sliced(node + 1, next, loops); });
+      }
+    }
+  }
+
+  void run_chain_sliced(size_t begin, size_t end, const Loops& loops) {
+    const StepRecord& record = step_of(begin);
     const int slices = 1 + 2 * pool_.threads() / std::popcount(record.cores);
-    std::vector<CoreStep> parts;
+    std::vector<std::vector<CoreStep>> parts;
     int64_t elements = 0;
     for (int core = 0; core < kCores; ++core) {
       if (!has_core(record.cores, core)) continue;
-      const CoreStep whole = bind_step(machine_, step, core, loops.span());
-      if (whole.iterations() == 0) continue;
-      elements += whole.iterations() * whole.lanes;
+      std::vector<CoreStep> whole = bind_chain(begin, end, core, loops);
+      if (whole[0].iterations() == 0) continue;
+      elements += whole[0].iterations() * whole[0].lanes;
       const int dim = slice_dimension(whole);
       if (dim < 0) {
-        parts.push_back(whole);
+        parts.push_back(std::move(whole));
         continue;
       }
-      const int64_t extent = whole.extent[dim];
+      const int64_t extent = whole[0].extent[dim];
       const int64_t count = std::min<int64_t>(slices, extent);
       for (int64_t i = 0; i < count; ++i) {
-        parts.push_back(slice_step(whole, dim, extent * i / count, extent * (i + 1) / count));
+        std::vector<CoreStep>& part = parts.emplace_back();
+        for (const CoreStep& step : whole) {
+          part.push_back(slice_step(step, dim, extent * i / count, extent * (i + 1) / count));
+        }
       }
     }
     const auto run_part = [&](int i) {
       stop_if_cancelled();
-      steps_[record.kind](parts[i]);
+      if (parts[i].size() > 1) {
+        run_chain(parts[i]);
+      } else {
+        steps_[record.kind](parts[i][0]);
+      }
     };
     if (elements >= kParallelElements) {
       pool_.run(static_cast<int>(parts.size()), run_part);
@@ -166,6 +241,7 @@ class Launch {
   const StepTable& steps_;
   const std::atomic<bool>& is_cancelled_;
   const bool is_parallel_;
+  std::vector<uint8_t> ends_segment_;  // per node
 };
 
 }  // namespace

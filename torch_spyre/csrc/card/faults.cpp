@@ -116,7 +116,9 @@ std::optional<CardFault> FaultInjector::at_transfer(QueueId queue, const char* d
                transfer;
       }
       case Kind::CoreHang:
-        return std::nullopt;
+      case Kind::CheckFailed:
+      case Kind::IndexError:
+        return std::nullopt;  // faults of kernels
       case Kind::CardLost:
         return where(queue) + "the card is lost: it stopped answering during " + transfer;
       case Kind::Internal:
@@ -131,6 +133,8 @@ std::optional<CardFault> FaultInjector::at_launch(QueueId queue, const Program& 
   return strike([&](const Injection& injection) -> std::optional<std::string> {
     switch (injection.kind) {
       case Kind::DmaError:
+      case Kind::CheckFailed:  // found by programs themselves, not injected
+      case Kind::IndexError:
         return std::nullopt;
       case Kind::EccError: {
         const Address stick = injection.address / kStickBytes * kStickBytes;

@@ -23,15 +23,60 @@ using Word = uint32_t;
 
 using Load = void (*)(const std::byte* from, Word* to, int64_t n);
 using Store = void (*)(const Word* from, std::byte* to, int64_t n);
+// The first element of each of `count` sticks, `stride` bytes apart, repeated over `lanes` words.
+using LoadFirst = void (*)(const std::byte* from, int64_t stride, int64_t count, Word* to,
+                           int64_t lanes);
+// In place, what a store and a load would make of the words.
+using Round = void (*)(Word* words, int64_t n);
 // `in[i]` and `out` hold n words each; `out` may be the same array as any input.
 using Pointwise = void (*)(const Word* const* in, Word* out, int64_t n);
 // Returns how many values did not fit the destination (int64 beyond 32 bits).
 using Convert = int64_t (*)(const std::byte* from, std::byte* to, int64_t n);
 
+// C += A * B for blocks of widened elements: `rows` x `k` times `k` x `columns`, a multiple
+// of 32.
+inline constexpr int kProductDepth = 256;                  // the largest k
+inline constexpr int kProductStride = kProductDepth + 16;  // of A's rows: not all in one cache set
+struct Product {
+  const Word* a;
+  const Word* b;
+  Word* c;
+  int64_t b_stride;  // from one row of B to the next; C's rows follow each other
+  int64_t k;
+  int rows;
+  int columns;
+  bool is_first;  // C is not read: it starts from zeros
+  bool is_last;   // C is complete: every NaN becomes the card's
+};
+
+// A reduction: combines values with an operation that has a neutral element.
+struct Reduction {
+  // words[i] = words[i] op element i, for n elements in a row and `count` such rows, `stride` bytes
+  // apart, one after the other.
+  using Accumulate = void (*)(const std::byte* from, int64_t stride, int64_t count, Word* words,
+                              int64_t n);
+  Word neutral;
+  std::array<Accumulate, kDataFormats> accumulate;  // null: widen first, then `words`
+  Accumulate words;
+  // A binary tree over the lanes of each row; the result of row r goes to words[r].
+  void (*combine_lanes)(Word* words, int64_t rows, int lanes);
+  // The last touch before rounding: a mean is divided by `count`.
+  void (*finish)(Word* words, int64_t n, Word count);
+};
+inline constexpr size_t kFirstReduction = static_cast<size_t>(Opcode::sum);
+inline constexpr size_t kReductions = 12;
+
+using Multiply = void (*)(const Product& product);
+// The same for few rows, with B as it is stored: `b` in place of the product's, whose stride counts
+// bytes.
+using Stream = void (*)(const Product& product, const std::byte* b);
+
 struct Table {
   const char* isa;
-  std::array<Load, kDataFormats> load;        // null where the format is not computable
-  std::array<Store, kDataFormats> store;      // rounds as the arithmetic units do
+  std::array<Load, kDataFormats> load;    // null where the format is not computable
+  std::array<Store, kDataFormats> store;  // rounds as the arithmetic units do
+  std::array<LoadFirst, kDataFormats> load_first;
+  std::array<Round, kDataFormats> round;      // null also where words are stored as they are
   std::array<Pointwise, kOpcodes> pointwise;  // null where the opcode is not pointwise
   std::array<std::array<Convert, kDataFormats>, kHostFormats> to_card;  // null: no such pair
   std::array<std::array<Convert, kDataFormats>, kHostFormats> to_host;
@@ -39,6 +84,10 @@ struct Table {
   // `to + i*to_row + j*to_col` (byte strides), elements of 1, 2, 4 or 8 bytes.
   void (*move_tile)(int element_bytes, const std::byte* from, int64_t from_row, int64_t from_col,
                     std::byte* to, int64_t to_row, int64_t to_col, int64_t rows, int64_t cols);
+  Multiply multiply;
+  std::array<Stream, kDataFormats> stream;  // null: there is none, widen B and multiply
+  int stream_rows;                          // up to this many; for more, widening B once is cheaper
+  std::array<Reduction, kReductions> reduction;  // by opcode, from kFirstReduction on
 };
 
 enum class Isa : uint8_t { Baseline, V3, V4 };

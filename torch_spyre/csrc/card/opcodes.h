@@ -61,22 +61,36 @@ namespace spyre {
   X(192, random_bits, "IIII:I")    /* 31 random bits, non-negative */                          \
   X(193, random_uniform, "IIII:F") /* [0, 1) in steps of 2^-24 */                              \
   X(194, random_normal, "IIII:F")
+// Reduction steps; the second operand of `mean` is the count.
+#define SPYRE_REDUCTION_OPCODES(X)                                                             \
+  X(200, sum, "F:F") X(201, mean, "FF:F") X(202, amax, "F:F") X(203, amin, "F:F")              \
+  X(204, prod, "F:F") X(208, sum_int, "I:I") X(209, amax_int, "I:I") X(210, amin_int, "I:I")   \
+  X(211, prod_int, "I:I")
+// Matmul and Gather steps.
+#define SPYRE_OTHER_OPCODES(X)                                                                 \
+  X(220, batchmatmul, "FF:F") X(224, gather, "FI:F") X(225, gather_int, "II:I")
 // clang-format on
 
 enum class Opcode : uint16_t {
 #define SPYRE_OPCODE(value, name, signature) name = value,
   SPYRE_POINTWISE_OPCODES(SPYRE_OPCODE)
+  SPYRE_REDUCTION_OPCODES(SPYRE_OPCODE)
+  SPYRE_OTHER_OPCODES(SPYRE_OPCODE)
 #undef SPYRE_OPCODE
 };
 inline constexpr int kOpcodes = 256;
 inline constexpr int kMaxInputs = 4;
 
+enum class OpcodeGroup : uint8_t { None, Pointwise, Reduction, Other };
+
 struct OpcodeInfo {
   std::string_view name;       // empty: no such opcode
   std::string_view signature;  // "FF:F"
   int inputs = 0;
+  OpcodeGroup group = OpcodeGroup::None;
 };
 // The row for a value; a row with an empty name for a value that is no opcode.
 const OpcodeInfo& opcode_info(uint16_t value);
+inline OpcodeGroup opcode_group(uint16_t value) { return opcode_info(value).group; }
 
 }  // namespace spyre

@@ -1,11 +1,12 @@
 // The card program: what the back end writes and the card executes.
 //
-// Little-endian, version 1. A program is one block of bytes: the header, then these tables, each
+// Little-endian, version 2. A program is one block of bytes: the header, then these tables, each
 // starting where the one before it ended (all records are multiples of 8 bytes):
 //
 //   symbols   what a launch binds: addresses of tensors, scalar values, valid lengths
 //   operands  how a step walks a tensor: byte strides per dimension, bases per core
 //   steps     opcode, participating cores, extents
+//   masks     which positions along a reduced dimension count
 //   nodes     the loop tree in prefix order
 //   bases     int64, byte offsets at which cores start
 //   extents   int64, extents of the iteration dimensions
@@ -38,22 +39,23 @@ inline constexpr int kStepRank = 8;
 inline constexpr int kLoopDepth = 4;
 
 inline constexpr uint32_t kProgramMagic = 0x43505953;  // "SYPC"
-inline constexpr uint16_t kProgramVersion = 1;
+inline constexpr uint16_t kProgramVersion = 2;
 
 struct ProgramHeader {
   uint32_t magic;
   uint16_t version;
   uint16_t reserved;
   uint32_t size;  // of the whole program in bytes
-  uint32_t symbols, operands, steps, nodes, bases, extents, constants;  // entries per table
+  uint32_t symbols, operands, steps, masks, nodes, bases, extents, constants;  // entries
+  uint32_t padding;                                                            // 0
 };
-static_assert(sizeof(ProgramHeader) == 40);
+static_assert(sizeof(ProgramHeader) == 48);
 
 enum class SymbolKind : uint8_t {
   Address = 0,  // of a tensor in device memory; `bytes` is the size the program relies on
   Scalar = 1,   // a 32-bit word in the widened domain of `format` (fp32 or int32 bits); the card
                 // sees it as a one-element tensor in the launch block
-  Extent = 2,   // a valid length; `bytes` is its maximum (seam for dynamic shapes)
+  Extent = 2,   // a valid length, for masks; `bytes` is its maximum, format IEEE_INT32
 };
 
 struct SymbolRecord {
@@ -76,8 +78,10 @@ enum class Space : uint8_t {
 // How an operand fills the lanes of the sticks of one iteration.
 enum class Lanes : uint8_t {
   Vector = 0,   // a stick holds its lanes; addresses are multiples of a stick
-  First = 1,    // lane 0 of a stick, repeated over all lanes (sparse and one-element tensors)
-  Element = 2,  // one element per iteration, any aligned address: Restickify steps only
+  First = 1,    // lane 0 of a stick, repeated over all lanes (sparse and one-element tensors). As
+                // the result of a Reduction: the value in lane 0, zeros in the others
+  Element = 2,  // one element per iteration, any aligned address: the operands of Restickify
+                // steps, the index of Gather steps
 };
 
 struct OperandRecord {
@@ -93,7 +97,9 @@ struct OperandRecord {
   int64_t tile_stride;              // bytes between the sticks of one iteration, where a format
                                     // has fewer elements per stick than the step's widest (among
                                     // its Vector operands in memory); for Iota: the step from
-                                    // lane to lane
+                                    // lane to lane; for the second operand of a Matmul: from one
+                                    // row of k to the next; for the table of a Gather: from one
+                                    // row to the next
   int64_t loop_stride[kLoopDepth];  // bytes per iteration of the enclosing loops, outermost first
 };
 static_assert(sizeof(OperandRecord) == 120);
@@ -102,17 +108,36 @@ enum class StepKind : uint8_t {
   Pointwise = 0,   // sticks in, sticks out: fill, copy, convert and arithmetic
   Restickify = 1,  // one input, one output, element by element: moves the stick, realigns, and
                    // converts between formats of one domain
-  // Seams: rejected by this version's validation, and by name.
+  // Accumulates the dimensions in `reduced`, in iteration order (outermost first), in fp32 or
+  // int32; one rounding, at the end. If `stick_dim` is among them, every lane keeps a partial
+  // result and a binary tree combines the lanes (l with l + lanes/2, then + lanes/4, ...); the
+  // result's lanes are First. Otherwise they are Vector and each lane stands for itself. The
+  // result's strides along reduced dimensions are 0. `mean` has a second operand, the count by
+  // which the sum is divided (Constant or Scalar).
   Reduction = 2,
+  // C += A * B, fp32, one fused multiply-add per element of k, in k order. `stick_dim` counts the
+  // sticks of n, along which B and C are Vectors and A stands still (stride 0). `lane_dim` counts
+  // the sticks of k, along which A is a Vector; B takes one stick of n per element of k,
+  // `tile_stride` apart. `reduced` are the dimensions of k, `lane_dim` the last of them: C stands
+  // still along them. All other dimensions are rows and batches: A and B may stand still there.
+  // A and B have the same number of elements per stick, C as many or half as many (fp32).
   Matmul = 3,
+  // Row `index` of a table: inputs are the table (Vector; `tile_stride` from row to row) and the
+  // index (IEEE_INT32, Element). One mask with dim 0xFF holds the number of rows; an index
+  // outside is a fault.
   Gather = 4,
-  Ring = 5,
+  Ring = 5,  // a seam: rejected by this version's validation, by name
 };
 
 inline constexpr uint8_t kNoStickDim = 0xFF;
 
 enum StepFlags : uint32_t {
   kBarrierBefore = 1,  // reads what another core wrote in an earlier step
+  kChained = 2,        // Pointwise, as is the step before it in the same body: same cores, extents
+                       // and stick dimension, and what it reads of that step's result it reads at
+                       // the iteration that wrote it. Both may run block by block
+  kDiscarded = 4,      // nothing but steps chained to this one reads its result, which is in LX:
+                       // it need not be stored
 };
 
 struct StepRecord {
@@ -124,13 +149,32 @@ struct StepRecord {
   uint32_t first_operand;  // inputs, then outputs
   uint8_t inputs;
   uint8_t outputs;
-  uint8_t stick_dim;  // the dimension that counts stick tiles; 0xFF: none
-  uint8_t reserved;
+  uint8_t stick_dim;      // the dimension that counts stick tiles; 0xFF: none
+  uint8_t lane_dim;       // Matmul: the dimension that counts sticks of k; 0xFF: not a Matmul
   uint32_t extent;        // first entry in the extent table
   uint32_t extent_count;  // 1 row of `rank` entries, or a row per participating core
   uint32_t tail_cores;    // cores whose slice of the stick dimension ends with a partial tile
+  uint32_t first_mask;
+  uint8_t masks;    // how many
+  uint8_t reduced;  // Reduction, Matmul: bit per dimension that is accumulated
+  uint16_t padding;
 };
-static_assert(sizeof(StepRecord) == 32);
+static_assert(sizeof(StepRecord) == 40);
+
+// Positions along a dimension that count; the others are the neutral element of a Reduction, and
+// zeros (neither read nor multiplied) along k of a Matmul. A position is the core's base plus the
+// iteration index, which along `stick_dim` (Matmul: `lane_dim`) counts in elements: index times
+// lanes plus lane. It counts if it is below the valid length.
+struct MaskRecord {
+  uint8_t dim;        // a reduced dimension; 0xFF: the rows of a Gather's table
+  uint8_t is_symbol;  // `valid` is an Extent symbol, else an entry of the extent table
+  uint16_t padding;
+  uint32_t valid;
+  uint32_t base;        // first entry in the base table; positions, not bytes
+  uint32_t base_count;  // 1 or the number of the step's cores
+  int64_t loop_stride[kLoopDepth];
+};
+static_assert(sizeof(MaskRecord) == 48);
 
 enum class NodeKind : uint32_t { Step = 0, Loop = 1 };
 
@@ -154,6 +198,7 @@ struct Program {
   std::vector<SymbolRecord> symbols;
   std::vector<OperandRecord> operands;
   std::vector<StepRecord> steps;
+  std::vector<MaskRecord> masks;
   std::vector<NodeRecord> nodes;
   std::vector<int64_t> bases;
   std::vector<int64_t> extents;

@@ -31,6 +31,14 @@ CardProperties make_properties(const CardConfig& config) {
   return properties;
 }
 
+// Addresses are below this, however the memory rounds its size.
+int64_t address_space_bytes(int64_t memory) { return memory + 3 * kGranuleBytes; }
+
+// What the card may take when every byte of it has a shadow.
+int64_t half_of_host_memory() {
+  return static_cast<int64_t>(static_cast<double>(available_host_memory()) / kCheckedHostBytes);
+}
+
 void check_queue(QueueId queue) {
   if (queue < 0 || queue >= kQueues) {
     throw std::invalid_argument("a card has queues 0 to " + std::to_string(kQueues - 1) + ", not " +
@@ -45,9 +53,14 @@ SoftwareCard::SoftwareCard(const CardConfig& config)
       properties_(make_properties(config)),
       pool_(properties_.host_threads),
       executor_(pool_),
+      checker_(config.check == CheckMode::Off
+                   ? nullptr
+                   : std::make_unique<Checker>(
+                         config.check, address_space_bytes(properties_.total_memory), pool_)),
       faults_(config.index),
       scheduler_(config.index),
-      memory_(config.index, properties_.total_memory, scheduler_, available_host_memory) {}
+      memory_(config.index, properties_.total_memory, scheduler_,
+              checker_ == nullptr ? available_host_memory : half_of_host_memory) {}
 
 // Dropping queued work releases what it kept alive, which may free memory: the queues go first.
 SoftwareCard::~SoftwareCard() { scheduler_.stop(); }
@@ -56,7 +69,20 @@ SoftwareCard::~SoftwareCard() { scheduler_.stop(); }
 
 Address SoftwareCard::allocate(int64_t bytes, QueueId queue) {
   check_queue(queue);
-  return memory_.allocate(bytes, queue);
+  const Address address = memory_.allocate(bytes, queue);
+  if (checker_ == nullptr) return address;
+  const int64_t whole = (bytes + kStickBytes - 1) / kStickBytes * kStickBytes;
+  if (scheduler_.is_idle(queue)) {
+    checker_->allocated(address, whole);
+    return address;
+  }
+  // In the order of the queue: work that used the block before it was freed is still to come.
+  Job job;
+  job.engine = EngineId::Host;
+  job.queue = queue;
+  job.run = [this, address, whole] { checker_->allocated(address, whole); };
+  scheduler_.enqueue(std::move(job));
+  return address;
 }
 void SoftwareCard::free(Address address) { memory_.free(address); }
 void SoftwareCard::record_use(Address address, QueueId queue) {
@@ -94,8 +120,10 @@ Ticket SoftwareCard::copy_to_card(QueueId queue, Address to,
   job.engine = EngineId::ToCard;
   job.queue = queue;
   job.alive = std::move(alive);
-  job.run = [this, queue, how, from, target = memory_.data() + to] {
-    const int64_t misfits = run_to_card(*how, static_cast<const std::byte*>(from), target, pool_);
+  job.run = [this, queue, how, from, to] {
+    const int64_t misfits =
+        run_to_card(*how, static_cast<const std::byte*>(from), memory_.data() + to, pool_);
+    if (checker_ != nullptr) checker_->copied_to_card(to, *how, memory_.data());
     if (misfits == 0) return;
     throw ConversionOverflow(std::to_string(misfits) + " of the values copied to Spyre card " +
                              std::to_string(index_) + " (queue " + std::to_string(queue) +
@@ -115,8 +143,9 @@ Ticket SoftwareCard::copy_to_host(QueueId queue, Address from,
   job.engine = EngineId::ToHost;
   job.queue = queue;
   job.alive = std::move(alive);
-  job.run = [this, how, to, source = memory_.data() + from] {
-    run_to_host(*how, source, static_cast<std::byte*>(to), pool_);
+  job.run = [this, queue, how, to, from] {
+    if (checker_ != nullptr) checker_->check_copy_to_host(from, *how, where(queue));
+    run_to_host(*how, memory_.data() + from, static_cast<std::byte*>(to), pool_);
   };
   return enqueue_transfer(std::move(job), "to the host", from, *how);
 }
@@ -142,15 +171,21 @@ Ticket SoftwareCard::enqueue_transfer(Job job, const char* direction, Address ad
 
 // ---- Programs ----------------------------------------------------------------------------------
 
-ProgramId SoftwareCard::load(std::span<const std::byte> program) {
-  auto loaded = load_program(program);
+ProgramId SoftwareCard::load(std::span<const std::byte> program, const ProgramNames& names) {
+  Loaded loaded{load_program(program), nullptr};
+  const size_t steps = loaded.program->steps.size();
+  if (!names.steps.empty() && names.steps.size() != steps) {
+    throw ProgramError("names for " + std::to_string(names.steps.size()) +
+                       " steps of a program with " + std::to_string(steps));
+  }
+  if (checker_ != nullptr) loaded.names = std::make_shared<const ProgramNames>(names);
   std::lock_guard lock(mutex_);
   programs_.emplace(++last_program_, std::move(loaded));
   return last_program_;
 }
 
 void SoftwareCard::unload(ProgramId program) {
-  std::shared_ptr<const Program> last_use;  // destroyed without the lock
+  Loaded last_use;  // destroyed without the lock
   std::lock_guard lock(mutex_);
   if (auto found = programs_.find(program); found != programs_.end()) {
     last_use = std::move(found->second);
@@ -158,7 +193,7 @@ void SoftwareCard::unload(ProgramId program) {
   }
 }
 
-std::shared_ptr<const Program> SoftwareCard::find_program(ProgramId program) const {
+SoftwareCard::Loaded SoftwareCard::find_program(ProgramId program) const {
   std::lock_guard lock(mutex_);
   auto found = programs_.find(program);
   if (found == programs_.end()) {
@@ -206,7 +241,8 @@ void SoftwareCard::check_bindings(const Program& program, std::span<const Bindin
 
 Ticket SoftwareCard::launch(QueueId queue, ProgramId id, std::span<const Binding> bindings) {
   check_queue(queue);
-  std::shared_ptr<const Program> program = find_program(id);
+  const Loaded loaded = find_program(id);
+  const std::shared_ptr<const Program>& program = loaded.program;
   check_bindings(*program, bindings);
   Job job;
   job.engine = EngineId::Compute;
@@ -216,8 +252,9 @@ Ticket SoftwareCard::launch(QueueId queue, ProgramId id, std::span<const Binding
   if (auto fault = faults_.at_launch(queue, *program, bindings)) {
     job.run = [fault = *fault] { throw fault; };
   } else {
-    job.run = [this, program, bound = std::vector<Binding>(bindings.begin(), bindings.end())] {
-      executor_.run(*program, bound, memory_.data());
+    job.run = [this, loaded, queue,
+               bound = std::vector<Binding>(bindings.begin(), bindings.end())] {
+      run_kernel(loaded, bound, queue);
     };
   }
   count([&](Counters& counters) {
@@ -235,6 +272,23 @@ Ticket SoftwareCard::launch(QueueId queue, ProgramId id, std::span<const Binding
     }
   });
   return scheduler_.enqueue(std::move(job));
+}
+
+void SoftwareCard::run_kernel(const Loaded& loaded, std::span<const Binding> bindings,
+                              QueueId queue) {
+  if (checker_ == nullptr) {
+    executor_.run(*loaded.program, bindings, memory_.data());
+    return;
+  }
+  Touched touched;
+  checker_->run(*loaded.program, *loaded.names, bindings, memory_.data(), where(queue), touched);
+  std::lock_guard lock(mutex_);
+  counters_.checked_bytes_read += touched.read;
+  counters_.checked_bytes_written += touched.written;
+}
+
+std::string SoftwareCard::where(QueueId queue) const {
+  return "Spyre card " + std::to_string(index_) + ", queue " + std::to_string(queue) + ": ";
 }
 
 Ticket SoftwareCard::host_function(QueueId queue, std::function<void()> function) {
@@ -273,7 +327,9 @@ void SoftwareCard::inject(const Injection& injection) { faults_.inject(injection
 void SoftwareCard::reset() {
   faults_.clear();
   executor_.cancel();
+  if (checker_ != nullptr) checker_->cancel();
   scheduler_.reset();
+  if (checker_ != nullptr) checker_->resume();
   executor_.resume();
 }
 

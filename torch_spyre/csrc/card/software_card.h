@@ -4,7 +4,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 
+#include "checker.h"
 #include "driver.h"
 #include "engine.h"
 #include "executor.h"
@@ -37,7 +39,7 @@ class SoftwareCard final : public Driver {
                       const void* from, Keepalive alive) override;
   Ticket copy_to_host(QueueId queue, Address from, std::shared_ptr<const DmaDescriptor> how,
                       void* to, Keepalive alive) override;
-  ProgramId load(std::span<const std::byte> program) override;
+  ProgramId load(std::span<const std::byte> program, const ProgramNames& names = {}) override;
   void unload(ProgramId program) override;
   Ticket launch(QueueId queue, ProgramId program, std::span<const Binding> bindings) override;
   Ticket host_function(QueueId queue, std::function<void()> function) override;
@@ -58,7 +60,13 @@ class SoftwareCard final : public Driver {
  private:
   void check_transfer(Address address, const DmaDescriptor* how) const;
   void check_bindings(const Program& program, std::span<const Binding> bindings) const;
-  std::shared_ptr<const Program> find_program(ProgramId program) const;
+  struct Loaded {
+    std::shared_ptr<const Program> program;
+    std::shared_ptr<const ProgramNames> names;
+  };
+  Loaded find_program(ProgramId program) const;
+  void run_kernel(const Loaded& loaded, std::span<const Binding> bindings, QueueId queue);
+  std::string where(QueueId queue) const;
   Ticket enqueue_transfer(Job job, const char* direction, Address address,
                           const DmaDescriptor& how);
   void count(const std::function<void(Counters&)>& change);
@@ -67,9 +75,10 @@ class SoftwareCard final : public Driver {
   const CardProperties properties_;
   ThreadPool pool_;
   Executor executor_;
+  const std::unique_ptr<Checker> checker_;  // null: not in checked mode
   FaultInjector faults_;
   mutable std::mutex mutex_;  // of the three below
-  std::map<ProgramId, std::shared_ptr<const Program>> programs_;
+  std::map<ProgramId, Loaded> programs_;
   ProgramId last_program_ = 0;
   Counters counters_;
   Scheduler scheduler_;

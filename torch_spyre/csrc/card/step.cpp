@@ -10,8 +10,9 @@
 namespace spyre {
 
 const StepTable& fast_steps() {
-  // Validation lets no other kind through.
-  static constexpr StepTable kSteps{run_pointwise, run_restickify};
+  // Matmul steps run for all cores at once; validation lets no Ring step through.
+  static constexpr StepTable kSteps{run_pointwise, run_restickify, run_reduction,
+                                    nullptr,       run_gather,     nullptr};
   return kSteps;
 }
 
@@ -22,12 +23,30 @@ int64_t CoreStep::iterations() const {
   return std::accumulate(extent.begin(), end, int64_t{1}, std::multiplies<>());
 }
 
+// How many positions of the core, from its first one, lie below each mask's valid length.
+static void bind_masks(const Machine& machine, int slot, std::span<const uint32_t> loops,
+                       CoreStep& bound) {
+  const Program& program = machine.program;
+  const auto masks = masks_of(program, *bound.record);
+  for (size_t i = 0; i < masks.size(); ++i) {
+    const MaskRecord& mask = masks[i];
+    int64_t count = mask.is_symbol != 0 ? static_cast<int64_t>(machine.bindings[mask.valid].value)
+                                        : program.extents[mask.valid];
+    count -= base_at(program, mask, slot);
+    for (size_t depth = 0; depth < loops.size(); ++depth) {
+      count -= mask.loop_stride[depth] * loops[depth];
+    }
+    bound.mask[i] = {mask.dim, count};
+  }
+}
+
 CoreStep bind_step(const Machine& machine, uint32_t step, int core,
                    std::span<const uint32_t> loops) {
   const Program& program = machine.program;
   CoreStep bound;
   bound.record = &program.steps[step];
   bound.lanes = program.lanes[step];
+  bound.core = core;
   const int slot = core_slot(bound.record->cores, core);
   for (int dim = 0; dim < bound.record->rank; ++dim) {
     bound.extent[dim] = extent_at(program, *bound.record, slot, dim);
@@ -61,6 +80,7 @@ CoreStep bind_step(const Machine& machine, uint32_t step, int core,
       operand.address = machine.device + machine.bindings[record.symbol].value + offset;
     }
   }
+  bind_masks(machine, slot, loops, bound);
   return bound;
 }
 
@@ -68,6 +88,7 @@ CoreStep slice_step(const CoreStep& step, int dim, int64_t begin, int64_t end) {
   CoreStep slice = step;
   slice.is_tail = step.is_tail && (dim != step.record->stick_dim || end == step.extent[dim]);
   slice.extent[dim] = end - begin;
+  slice.start[dim] += begin;
   for (int i = 0; i < step.operands() && begin > 0; ++i) {
     CoreOperand& operand = slice.operand[i];
     const uint64_t offset = static_cast<uint64_t>(operand.record->stride[dim]) * begin;
@@ -85,7 +106,7 @@ int slice_dimension(const CoreStep& step) {
       lanes_of(record) == Lanes::Element ? element_bytes(format_of(record)) : kStickBytes;
   if (output.tiles > 1) covered += std::abs(record.tile_stride) * (output.tiles - 1);
   for (int dim = 0; dim < step.record->rank; ++dim) {
-    if (step.extent[dim] <= 1) continue;
+    if (step.extent[dim] <= 1 || is_reduced(*step.record, dim)) continue;
     covered += std::abs(record.stride[dim]) * (step.extent[dim] - 1);
     if (widest < 0 || std::abs(record.stride[dim]) > std::abs(record.stride[widest])) widest = dim;
   }

@@ -9,10 +9,12 @@
 #include "driver.h"
 #include "kernels.h"
 #include "program.h"
+#include "threads.h"
 
 namespace spyre {
 
 inline constexpr int kMaxOperands = kMaxInputs + 1;
+inline constexpr int kMaxMasks = 4;
 
 // Where everything is while a program runs.
 struct Machine {
@@ -30,12 +32,22 @@ struct CoreOperand {
   kernels::Word word = 0;        // Scalar, Constant
 };
 
+// Of the positions along a dimension, counted from the core's first one, those below `count` take
+// part. `dim` is kNoStickDim for the rows of a Gather's table.
+struct CoreMask {
+  uint8_t dim = kNoStickDim;
+  int64_t count = 0;  // may be negative or beyond the extent
+};
+
 struct CoreStep {
   const StepRecord* record = nullptr;
   int lanes = 1;         // elements of an iteration
   bool is_tail = false;  // the last iteration of the stick dimension lacks tiles
+  int core = 0;
+  std::array<int64_t, kStepRank> start{};  // the core's iterations before the first one here
   std::array<int64_t, kStepRank> extent{};
   std::array<CoreOperand, kMaxOperands> operand{};
+  std::array<CoreMask, kMaxMasks> mask{};  // record->masks of them
 
   int operands() const { return record->inputs + record->outputs; }
   const CoreOperand& output() const { return operand[record->inputs]; }
@@ -61,5 +73,11 @@ const StepTable& fast_steps();
 
 void run_pointwise(const CoreStep& step);
 void run_restickify(const CoreStep& step);
+void run_reduction(const CoreStep& step);
+void run_gather(const CoreStep& step);
+
+// A Matmul runs for all its cores at once, so that they share what they unpack: `cores` are its
+// bound cores that have iterations. `pool` is null where threads are not worth waking.
+void run_matmul(std::span<const CoreStep> cores, ThreadPool* pool);
 
 }  // namespace spyre

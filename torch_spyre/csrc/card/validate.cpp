@@ -4,28 +4,38 @@
 #include <array>
 #include <string>
 
+#include "rejection.h"
+#include "validate_kinds.h"
 #include "walk.h"
 
 namespace spyre {
 namespace {
 
 constexpr int64_t kMaxIterations = int64_t{1} << 36;
-constexpr int64_t kMaxExtent = int64_t{1} << 40;
 constexpr int64_t kMaxSymbolBytes = int64_t{1} << 40;
 constexpr std::array<const char*, 6> kStepKinds{"Pointwise", "Restickify", "Reduction",
                                                 "Matmul",    "Gather",     "Ring"};
 static_assert(static_cast<int>(StepKind::Ring) == 5);
 
-[[noreturn]] void fail(const char* table, size_t entry, const std::string& reason) {
-  throw ProgramError(std::string("card program rejected: ") + table + " " + std::to_string(entry) +
-                     ": " + reason);
-}
-
-std::string text(Wide value) {
-  constexpr Wide kLimit = int64_t{1} << 62;
-  if (value > kLimit) return "more than 2^62";
-  if (value < -kLimit) return "less than -2^62";
-  return std::to_string(static_cast<int64_t>(value));
+// Which operations a kind of step executes.
+bool can_execute(StepKind kind, uint16_t opcode) {
+  switch (kind) {
+    case StepKind::Pointwise:
+      return opcode_group(opcode) == OpcodeGroup::Pointwise;
+    case StepKind::Restickify:
+      return opcode == static_cast<uint16_t>(Opcode::identity) ||
+             opcode == static_cast<uint16_t>(Opcode::identity_int);
+    case StepKind::Reduction:
+      return opcode_group(opcode) == OpcodeGroup::Reduction;
+    case StepKind::Matmul:
+      return opcode == static_cast<uint16_t>(Opcode::batchmatmul);
+    case StepKind::Gather:
+      return opcode == static_cast<uint16_t>(Opcode::gather) ||
+             opcode == static_cast<uint16_t>(Opcode::gather_int);
+    case StepKind::Ring:
+      break;
+  }
+  return false;
 }
 
 class Validator {
@@ -43,7 +53,7 @@ class Validator {
     check_nodes(0, program_.nodes.size());
     const auto unused = std::find(is_used_.begin(), is_used_.end(), false);
     if (unused != is_used_.end()) {
-      fail("step", unused - is_used_.begin(), "no node executes it");
+      reject("step", unused - is_used_.begin(), "no node executes it");
     }
   }
 
@@ -53,18 +63,22 @@ class Validator {
   void check_symbol(size_t index) {
     const SymbolRecord& symbol = program_.symbols[index];
     if (symbol.kind > static_cast<uint8_t>(SymbolKind::Extent)) {
-      fail("symbol", index, "unknown kind " + std::to_string(symbol.kind));
+      reject("symbol", index, "unknown kind " + std::to_string(symbol.kind));
     }
     if (!is_valid_format(symbol.format)) {
-      fail("symbol", index, "unknown format " + std::to_string(symbol.format));
+      reject("symbol", index, "unknown format " + std::to_string(symbol.format));
     }
-    if (symbol.is_written > 1) fail("symbol", index, "is_written must be 0 or 1");
+    if (symbol.is_written > 1) reject("symbol", index, "is_written must be 0 or 1");
     if (std::any_of(std::begin(symbol.reserved), std::end(symbol.reserved),
                     [](uint8_t byte) { return byte != 0; })) {
-      fail("symbol", index, "reserved bytes must be 0");
+      reject("symbol", index, "reserved bytes must be 0");
+    }
+    if (symbol.kind == static_cast<uint8_t>(SymbolKind::Extent) &&
+        symbol.format != static_cast<uint8_t>(DataFormat::IEEE_INT32)) {
+      reject("symbol", index, "an extent is IEEE_INT32");
     }
     if (symbol.bytes < 0 || symbol.bytes > kMaxSymbolBytes) {
-      fail("symbol", index, "size " + std::to_string(symbol.bytes) + " is out of range");
+      reject("symbol", index, "size " + std::to_string(symbol.bytes) + " is out of range");
     }
   }
 
@@ -74,70 +88,72 @@ class Validator {
     const StepRecord& step = program_.steps[index];
     check_kind(index, step);
     if (step.rank > kStepRank) {
-      fail("step", index,
-           "rank " + std::to_string(step.rank) + " is above " + std::to_string(kStepRank));
+      reject("step", index,
+             "rank " + std::to_string(step.rank) + " is above " + std::to_string(kStepRank));
     }
-    if (step.cores == 0) fail("step", index, "no core takes part");
-    if ((step.flags & ~uint32_t{kBarrierBefore}) != 0) fail("step", index, "unknown flags");
-    if (step.reserved != 0) fail("step", index, "reserved byte must be 0");
+    if (step.cores == 0) reject("step", index, "no core takes part");
+    if ((step.flags & ~uint32_t{kBarrierBefore | kChained | kDiscarded}) != 0) {
+      reject("step", index, "unknown flags");
+    }
+    if (step.padding != 0) reject("step", index, "padding must be 0");
     if (step.stick_dim != kNoStickDim && step.stick_dim >= step.rank) {
-      fail("step", index,
-           "stick dimension " + std::to_string(step.stick_dim) + " is not among its " +
-               std::to_string(step.rank));
+      reject("step", index,
+             "stick dimension " + std::to_string(step.stick_dim) + " is not among its " +
+                 std::to_string(step.rank));
     }
     if ((step.tail_cores & ~step.cores) != 0) {
-      fail("step", index, "a tail core does not take part");
+      reject("step", index, "a tail core does not take part");
     }
     if (step.tail_cores != 0 && step.stick_dim == kNoStickDim) {
-      fail("step", index, "it has tail cores but no stick dimension");
+      reject("step", index, "it has tail cores but no stick dimension");
     }
     check_extents(index, step);
     check_range("step", index, "operands", step.first_operand,
                 static_cast<uint64_t>(step.inputs) + step.outputs, program_.operands.size());
     for (int i = 0; i < step.inputs + step.outputs; ++i) check_operand(index, step, i);
+    check_kind_rules(program_, index);
+    check_masks(program_, index);
     program_.lanes.push_back(lanes_per_iteration(program_, step));
     check_tiles(index, step, program_.lanes.back());
   }
 
   void check_kind(size_t index, const StepRecord& step) {
     if (step.kind >= kStepKinds.size()) {
-      fail("step", index, "unknown kind " + std::to_string(step.kind));
+      reject("step", index, "unknown kind " + std::to_string(step.kind));
     }
-    if (step.kind > static_cast<uint8_t>(StepKind::Restickify)) {
-      fail("step", index,
-           std::string(kStepKinds[step.kind]) +
-               " steps are not executed by this version of the card");
+    if (is_kind(step, StepKind::Ring)) {
+      reject("step", index, "Ring steps are not executed by this version of the card");
     }
     const OpcodeInfo& opcode = opcode_info(step.opcode);
     if (opcode.name.empty()) {
-      fail("step", index, "unknown opcode " + std::to_string(step.opcode));
+      reject("step", index, "unknown opcode " + std::to_string(step.opcode));
     }
-    if (is_restickify(step) && step.opcode != static_cast<uint16_t>(Opcode::identity) &&
-        step.opcode != static_cast<uint16_t>(Opcode::identity_int)) {
-      fail("step", index,
-           "a Restickify step moves elements, its opcode can't be " + std::string(opcode.name));
+    if (!can_execute(static_cast<StepKind>(step.kind), step.opcode)) {
+      reject("step", index,
+             std::string("the opcode of a ") + kStepKinds[step.kind] + " step can't be " +
+                 std::string(opcode.name));
     }
     if (step.inputs != opcode.inputs || step.outputs != 1) {
-      fail("step", index,
-           std::string(opcode.name) + " takes " + std::to_string(opcode.inputs) +
-               " inputs and gives 1 output, not " + std::to_string(step.inputs) + " and " +
-               std::to_string(step.outputs));
+      reject("step", index,
+             std::string(opcode.name) + " takes " + std::to_string(opcode.inputs) +
+                 " inputs and gives 1 output, not " + std::to_string(step.inputs) + " and " +
+                 std::to_string(step.outputs));
     }
   }
 
   void check_extents(size_t index, const StepRecord& step) {
     const uint32_t cores = std::popcount(step.cores);
     if (step.extent_count != 1 && step.extent_count != cores) {
-      fail("step", index,
-           std::to_string(step.extent_count) + " rows of extents for " + std::to_string(cores) +
-               " cores: must be 1 or a row per core");
+      reject("step", index,
+             std::to_string(step.extent_count) + " rows of extents for " + std::to_string(cores) +
+                 " cores: must be 1 or a row per core");
     }
     const uint64_t count = static_cast<uint64_t>(step.extent_count) * step.rank;
     check_range("step", index, "extents", step.extent, count, program_.extents.size());
     for (uint64_t i = 0; i < count; ++i) {
       const int64_t extent = program_.extents[step.extent + i];
       if (extent < 0 || extent > kMaxExtent) {
-        fail("step", index, "extent " + std::to_string(extent) + " is out of range");
+        reject("step", index, "extent " + std::to_string(extent) + " is out of range");
       }
     }
   }
@@ -149,33 +165,18 @@ class Validator {
     const OperandRecord& operand = program_.operands[index];
     const bool is_output = position >= step.inputs;
     if (operand.space > static_cast<uint8_t>(Space::Iota)) {
-      fail("operand", index, "unknown space " + std::to_string(operand.space));
+      reject("operand", index, "unknown space " + std::to_string(operand.space));
     }
     if (operand.lanes > static_cast<uint8_t>(Lanes::Element)) {
-      fail("operand", index, "unknown lanes " + std::to_string(operand.lanes));
+      reject("operand", index, "unknown lanes " + std::to_string(operand.lanes));
     }
     check_format(step_index, step, position, index, operand);
-    const Lanes lanes = lanes_of(operand);
-    if (is_restickify(step) != (lanes == Lanes::Element)) {
-      fail("operand", index,
-           is_restickify(step) ? "a Restickify step goes element by element"
-                               : "only a Restickify step goes element by element");
-    }
-    if (is_restickify(step) && !is_in_memory(operand)) {
-      fail("operand", index, "a Restickify step moves between device memory and LX only");
-    }
     if (is_output && !is_in_memory(operand)) {
-      fail("operand", index, "results go to device memory or LX");
+      reject("operand", index, "results go to device memory or LX");
     }
-    if (is_output && lanes == Lanes::First) fail("operand", index, "results fill whole sticks");
     check_symbol_of(index, operand, is_output);
     if (is_in_memory(operand) || operand.space == static_cast<uint8_t>(Space::Iota)) {
-      const uint32_t cores = std::popcount(step.cores);
-      if (operand.base_count != 1 && operand.base_count != cores) {
-        fail("operand", index,
-             std::to_string(operand.base_count) + " bases for " + std::to_string(cores) +
-                 " cores: must be 1 or one per core");
-      }
+      check_base_count("operand", index, operand.base_count, std::popcount(step.cores));
       check_range("operand", index, "bases", operand.base, operand.base_count,
                   program_.bases.size());
       if (is_in_memory(operand)) check_alignment(index, step, operand);
@@ -187,22 +188,22 @@ class Validator {
     const FormatInfo& format = format_info(format_of(operand));
     if (!is_valid_format(operand.format) || !format.is_computable ||
         element_bytes(format_of(operand)) == 0) {
-      fail("operand", index,
-           "format " + std::to_string(operand.format) + " (" + std::string(format.name) +
-               ") can't be computed with");
+      reject("operand", index,
+             "format " + std::to_string(operand.format) + " (" + std::string(format.name) +
+                 ") can't be computed with");
     }
     const OpcodeInfo& opcode = opcode_info(step.opcode);
     // "FF:F": the result's letter follows the colon.
     const char wanted = opcode.signature[position < step.inputs ? position : position + 1];
     if ((format.domain == Domain::Float ? 'F' : 'I') != wanted) {
-      fail("operand", index,
-           std::string(format.name) + " where step " + std::to_string(step_index) + " (" +
-               std::string(opcode.name) + ", " + std::string(opcode.signature) + ") wants " +
-               (wanted == 'F' ? "a float" : "an integer") + " format");
+      reject("operand", index,
+             std::string(format.name) + " where step " + std::to_string(step_index) + " (" +
+                 std::string(opcode.name) + ", " + std::string(opcode.signature) + ") wants " +
+                 (wanted == 'F' ? "a float" : "an integer") + " format");
     }
     if (operand.space == static_cast<uint8_t>(Space::Iota) &&
         format_of(operand) != DataFormat::IEEE_INT32) {
-      fail("operand", index, "Iota counts in IEEE_INT32");
+      reject("operand", index, "Iota counts in IEEE_INT32");
     }
   }
 
@@ -216,20 +217,20 @@ class Validator {
     const SymbolRecord& symbol = program_.symbols[operand.symbol];
     const SymbolKind wanted = space == Space::Device ? SymbolKind::Address : SymbolKind::Scalar;
     if (symbol.kind != static_cast<uint8_t>(wanted)) {
-      fail("operand", index,
-           "symbol " + std::to_string(operand.symbol) + " is no " +
-               (space == Space::Device ? "address" : "scalar"));
+      reject("operand", index,
+             "symbol " + std::to_string(operand.symbol) + " is no " +
+                 (space == Space::Device ? "address" : "scalar"));
     }
     if (space == Space::Scalar && format_info(static_cast<DataFormat>(symbol.format)).domain !=
                                       format_info(format_of(operand)).domain) {
-      fail("operand", index,
-           "symbol " + std::to_string(operand.symbol) +
-               " is a scalar of the other domain (float or integer)");
+      reject("operand", index,
+             "symbol " + std::to_string(operand.symbol) +
+                 " is a scalar of the other domain (float or integer)");
     }
     if (is_output && symbol.is_written == 0) {
-      fail("operand", index,
-           "it writes symbol " + std::to_string(operand.symbol) +
-               ", which is not declared as written");
+      reject("operand", index,
+             "it writes symbol " + std::to_string(operand.symbol) +
+                 ", which is not declared as written");
     }
   }
 
@@ -241,17 +242,12 @@ class Validator {
         misaligned(index, "base", program_.bases[operand.base + i], unit);
       }
     }
-    const int rows = static_cast<int>(step.extent_count);
     for (int dim = 0; dim < kStepRank; ++dim) {
       if (dim >= step.rank && operand.stride[dim] != 0) {
-        fail("operand", index,
-             "stride of dimension " + std::to_string(dim) + ", which the step does not have");
+        reject("operand", index,
+               "stride of dimension " + std::to_string(dim) + ", which the step does not have");
       }
-      bool is_walked = false;
-      for (int row = 0; dim < step.rank && row < rows; ++row) {
-        is_walked |= extent_at(program_, step, row, dim) > 1;
-      }
-      if (is_walked && operand.stride[dim] % unit != 0) {
+      if (dim < step.rank && operand.stride[dim] % unit != 0 && is_walked(program_, step, dim)) {
         misaligned(index, "stride", operand.stride[dim], unit);
       }
     }
@@ -263,9 +259,10 @@ class Validator {
       const OperandRecord& operand = program_.operands[entry];
       const int tiles = tiles_of(operand, lanes);
       if (operand.tail_tiles > tiles) {
-        fail("operand", entry,
-             std::to_string(operand.tail_tiles) + " tail tiles, but step " + std::to_string(index) +
-                 " takes only " + std::to_string(tiles) + " per iteration");
+        reject("operand", entry,
+               std::to_string(operand.tail_tiles) + " tail tiles, but step " +
+                   std::to_string(index) + " takes only " + std::to_string(tiles) +
+                   " per iteration");
       }
       if (is_in_memory(operand) && tiles > 1 && operand.tile_stride % kStickBytes != 0) {
         misaligned(entry, "tile stride", operand.tile_stride, kStickBytes);
@@ -278,46 +275,75 @@ class Validator {
   // Returns whether a barrier is needed somewhere in nodes [begin, end).
   bool check_nodes(size_t begin, size_t end) {
     bool has_barrier = false;
+    std::vector<uint32_t> chain;  // steps that end at the node before and run block by block
     for (size_t i = begin; i < end;) {
       const NodeRecord& node = program_.nodes[i];
       size_t next = i + 1;
       bool barrier = false;
       if (node.kind == static_cast<uint32_t>(NodeKind::Step)) {
         barrier = check_visit(i, node);
+        check_chain(node.step, chain);
       } else if (node.kind == static_cast<uint32_t>(NodeKind::Loop)) {
-        if (node.size == 0) fail("node", i, "a loop without a body");
+        if (node.size == 0) reject("node", i, "a loop without a body");
         if (node.size > end - next) {
-          fail("node", i,
-               "a body of " + std::to_string(node.size) + " nodes, " + std::to_string(end - next) +
-                   " are left");
+          reject("node", i,
+                 "a body of " + std::to_string(node.size) + " nodes, " +
+                     std::to_string(end - next) + " are left");
         }
-        if (node.count == 0) fail("node", i, "a loop that runs 0 times");
+        if (node.count == 0) reject("node", i, "a loop that runs 0 times");
         if (depth_ == kLoopDepth) {
-          fail("node", i, "loops nest deeper than " + std::to_string(kLoopDepth));
+          reject("node", i, "loops nest deeper than " + std::to_string(kLoopDepth));
         }
+        check_unbroken(chain);
+        chain.clear();
         next += node.size;
         loops_[depth_++] = node.count;
         barrier = check_nodes(i + 1, next);
         --depth_;
       } else {
-        fail("node", i, "unknown kind " + std::to_string(node.kind));
+        reject("node", i, "unknown kind " + std::to_string(node.kind));
       }
       program_.barrier[i] = barrier ? 1 : 0;
       has_barrier |= barrier;
       i = next;
     }
+    check_unbroken(chain);
     return has_barrier;
+  }
+
+  // Adds the step of the next node to the chain, or begins another.
+  void check_chain(uint32_t step, std::vector<uint32_t>& chain) {
+    const StepRecord& record = program_.steps[step];
+    if ((record.flags & kChained) != 0) {
+      check_chained(program_, step, chain, {loops_.data(), depth_});
+    } else {
+      check_unbroken(chain);
+      chain.clear();
+    }
+    if (is_kind(record, StepKind::Pointwise)) chain.push_back(step);
+    const OperandRecord& result = program_.operands[record.first_operand + record.inputs];
+    if ((record.flags & kDiscarded) != 0 && is_device(result)) {
+      reject("step", step, "its result is discarded, but goes to device memory");
+    }
+  }
+
+  // The last step of a chain has no reader in it, so its result must be stored.
+  void check_unbroken(const std::vector<uint32_t>& chain) const {
+    if (!chain.empty() && (program_.steps[chain.back()].flags & kDiscarded) != 0) {
+      reject("step", chain.back(), "its result is discarded, but no step is chained to it");
+    }
   }
 
   // A step at one place in the tree: with the enclosing loops its addresses are known.
   bool check_visit(size_t node_index, const NodeRecord& node) {
     if (node.step >= program_.steps.size()) {
-      fail("node", node_index, "there is no step " + std::to_string(node.step));
+      reject("node", node_index, "there is no step " + std::to_string(node.step));
     }
     is_used_[node.step] = true;
     const StepRecord& step = program_.steps[node.step];
     const std::span<const uint32_t> loops(loops_.data(), depth_);
     count_work(node_index, step, program_.lanes[node.step]);
+    check_mask_loops(program_, node.step, loops);
     for (int i = 0; i < step.inputs + step.outputs; ++i) {
       const size_t index = step.first_operand + i;
       const OperandRecord& operand = program_.operands[index];
@@ -336,9 +362,9 @@ class Validator {
     for (size_t depth = 0; depth < kLoopDepth; ++depth) {
       const int64_t stride = operand.loop_stride[depth];
       if (depth >= depth_ && stride != 0) {
-        fail("operand", index,
-             "loop stride " + std::to_string(depth) + ", but only " + std::to_string(depth_) +
-                 " loops enclose the step");
+        reject("operand", index,
+               "loop stride " + std::to_string(depth) + ", but only " + std::to_string(depth_) +
+                   " loops enclose the step");
       }
       if (is_in_memory(operand) && stride % alignment(operand) != 0) {
         misaligned(index, "loop stride", stride, alignment(operand));
@@ -348,22 +374,22 @@ class Validator {
 
   void check_reach(size_t index, const StepRecord& step, const OperandRecord& operand, int core,
                    int lanes, std::span<const uint32_t> loops) {
-    const Reach one = reach_of(program_, step, operand, core, lanes);
+    const Reach one = span_of(program_, step, operand, core, lanes, loops);
     const Reach all = reach_of(program_, step, operand, core, lanes, loops);
     const bool device = is_device(operand);
     const int64_t limit = device ? program_.symbols[operand.symbol].bytes : kLxBytes - kLxReserved;
     if (all.first < 0 || all.end > limit) {
-      fail("operand", index,
-           "core " + std::to_string(core) + " reaches bytes " + text(all.first) + " to " +
-               text(all.end) + " of " +
-               (device ? "symbol " + std::to_string(operand.symbol) + ", which has "
-                       : "LX, which has ") +
-               std::to_string(limit));
+      reject("operand", index,
+             "core " + std::to_string(core) + " reaches bytes " + text(all.first) + " to " +
+                 text(all.end) + " of " +
+                 (device ? "symbol " + std::to_string(operand.symbol) + ", which has "
+                         : "LX, which has ") +
+                 std::to_string(limit));
     }
     if (device && one.end - one.first > kSpanBytes) {
-      fail("operand", index,
-           "core " + std::to_string(core) + " spans " + text(one.end - one.first) +
-               " bytes of a tensor, above the " + std::to_string(kSpanBytes) + " it can address");
+      reject("operand", index,
+             "core " + std::to_string(core) + " spans " + text(one.end - one.first) +
+                 " bytes of a tensor, above the " + std::to_string(kSpanBytes) + " it can address");
     }
     if (!device) {
       program_.lx_high_water[core] =
@@ -381,36 +407,25 @@ class Validator {
     }
     iterations_ += iterations;
     if (iterations_ > kMaxIterations) {
-      fail("node", node_index,
-           "the program makes " + text(iterations_) + " iterations up to here, more than the " +
-               std::to_string(kMaxIterations) + " allowed");
+      reject("node", node_index,
+             "the program makes " + text(iterations_) + " iterations up to here, more than the " +
+                 std::to_string(kMaxIterations) + " allowed");
     }
-    program_.work += static_cast<int64_t>(iterations) * lanes;
+    // A Matmul makes `lanes` multiply-adds for each element, some 16 at a time.
+    const int weight = is_kind(step, StepKind::Matmul) ? std::max(1, lanes / 16) : 1;
+    program_.work += static_cast<int64_t>(iterations) * lanes * weight;
   }
 
   // ---- Helpers ---------------------------------------------------------------------------------
-
-  static bool is_restickify(const StepRecord& step) {
-    return step.kind == static_cast<uint8_t>(StepKind::Restickify);
-  }
 
   static int64_t alignment(const OperandRecord& operand) {
     return lanes_of(operand) == Lanes::Element ? element_bytes(format_of(operand)) : kStickBytes;
   }
 
   [[noreturn]] static void misaligned(size_t index, const char* what, int64_t value, int64_t unit) {
-    fail("operand", index,
-         std::string(what) + " " + std::to_string(value) + " is no multiple of " +
-             std::to_string(unit));
-  }
-
-  static void check_range(const char* table, size_t entry, const char* what, uint64_t first,
-                          uint64_t count, uint64_t size) {
-    if (first > size || count > size - first) {
-      fail(table, entry,
-           std::string(what) + " " + std::to_string(first) + " to " +
-               std::to_string(first + count) + " of a table of " + std::to_string(size));
-    }
+    reject("operand", index,
+           std::string(what) + " " + std::to_string(value) + " is no multiple of " +
+               std::to_string(unit));
   }
 
   Program& program_;

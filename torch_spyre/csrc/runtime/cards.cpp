@@ -43,6 +43,7 @@ Driver& open_driver(c10::DeviceIndex index) {
   config.index = env.visible[index];
   config.memory_bytes = env.card_memory;
   config.threads = env.card_threads;
+  config.check = env.card_check;
   Driver* opened = translated([&] { return open_software_card(config); }).release();
   cards.open[index].store(opened);
   return *opened;

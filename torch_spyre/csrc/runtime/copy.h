@@ -10,6 +10,16 @@ namespace spyre {
 // Any devices, layouts, strides and dtypes; `from` broadcasts to `to`.
 void copy_tensor(const at::Tensor& from, const at::Tensor& to, bool non_blocking);
 
+// While it lives, this thread may bring the storage to the host before all of it was written, as
+// whoever asks for a copy of the whole does. Checked mode reports it otherwise.
+class UndefinedAllowed {
+ public:
+  explicit UndefinedAllowed(const c10::Storage& storage);
+  ~UndefinedAllowed();
+  UndefinedAllowed(const UndefinedAllowed&) = delete;
+  UndefinedAllowed& operator=(const UndefinedAllowed&) = delete;
+};
+
 // The host image of a whole storage as a one-dimensional CPU tensor of the storage's dtype
 // (bytes while that is not known), and the way back.
 at::Tensor read_image(const c10::Storage& storage);

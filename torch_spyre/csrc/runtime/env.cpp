@@ -69,6 +69,22 @@ bool flag(const char* name, bool otherwise) {
   reject(name, *text, "0/1, true/false or on/off");
 }
 
+CheckMode check_mode() {
+  const auto text = read("SPYRE_CARD_CHECK");
+  if (!text || *text == "0") {
+    return CheckMode::Off;
+  }
+  if (*text == "1") {
+    return CheckMode::Memory;
+  }
+  if (*text == "nan") {
+    return CheckMode::NonFinite;
+  }
+  reject("SPYRE_CARD_CHECK", *text,
+         "0 (off), 1 (checked mode) or nan (which also stops at the "
+         "first NaN or infinity made of finite numbers)");
+}
+
 // "512M", "2GiB", "1073741824": bytes with an optional binary unit.
 int64_t memory_size(const char* name) {
   const auto text = read(name);
@@ -166,14 +182,10 @@ Environment read_environment() {
   env.card_memory = memory_size("SPYRE_CARD_MEMORY");
   env.card_threads =
       static_cast<int>(integer_between("SPYRE_CARD_THREADS", 1, kMaxThreads).value_or(0));
+  env.card_check = check_mode();
   env.debug = flag("TORCH_SPYRE_DEBUG", false);
   env.downcast_warning = flag("TORCH_SPYRE_DOWNCAST_WARN", true);
   check_compiler_variables();
-  if (flag("SPYRE_CARD_CHECK", false)) {
-    C10_THROW_ERROR(ValueError,
-                    "environment variable SPYRE_CARD_CHECK='1': this build has no checked mode "
-                    "yet; unset the variable");
-  }
   try {
     kernels::table();  // reads SPYRE_CARD_ISA
   } catch (const std::invalid_argument& error) {

@@ -5,16 +5,19 @@
 #include <string>
 #include <vector>
 
+#include "card/driver.h"
+
 namespace spyre {
 
 struct Environment {
-  int cards = 1;                 // AIU_WORLD_SIZE, else LOCAL_WORLD_SIZE, else 1
-  std::vector<int> visible;      // SPYRE_DEVICES: which of them are exposed, in this order
-  int default_device = 0;        // LOCAL_RANK
-  int64_t card_memory = 0;       // SPYRE_CARD_MEMORY in bytes; 0: the real card's
-  int card_threads = 0;          // SPYRE_CARD_THREADS; 0: as many as the host has
-  bool debug = false;            // TORCH_SPYRE_DEBUG
-  bool downcast_warning = true;  // TORCH_SPYRE_DOWNCAST_WARN
+  int cards = 1;                          // AIU_WORLD_SIZE, else LOCAL_WORLD_SIZE, else 1
+  std::vector<int> visible;               // SPYRE_DEVICES: which of them are exposed, in this order
+  int default_device = 0;                 // LOCAL_RANK
+  int64_t card_memory = 0;                // SPYRE_CARD_MEMORY in bytes; 0: the real card's
+  int card_threads = 0;                   // SPYRE_CARD_THREADS; 0: as many as the host has
+  CheckMode card_check = CheckMode::Off;  // SPYRE_CARD_CHECK
+  bool debug = false;                     // TORCH_SPYRE_DEBUG
+  bool downcast_warning = true;           // TORCH_SPYRE_DOWNCAST_WARN
 };
 
 // Throws c10::ValueError with the variable, its value and the legal range.

@@ -29,6 +29,7 @@ void rethrow_for_torch() {
   } catch (const ConversionOverflow& error) {
     raise_overflow(error.what());
   } catch (const CardFault& error) {
+    if (error.kind == CardFault::Kind::IndexError) C10_THROW_ERROR(IndexError, error.what());
     throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
                                 static_cast<int32_t>(error.kind), error.what());
   } catch (const ProgramError& error) {

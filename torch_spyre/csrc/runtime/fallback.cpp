@@ -4,9 +4,13 @@
 #include <ATen/core/enum_tag.h>
 #include <ATen/native/CPUFallback.h>
 
+#include <memory>
 #include <mutex>
+#include <set>
+#include <vector>
 
 #include "runtime/cards.h"
+#include "runtime/copy.h"
 #include "runtime/generator.h"
 
 namespace spyre {
@@ -112,6 +116,38 @@ class CpuRandom {
   at::Tensor before_;
 };
 
+// Results that the caller provides: the fallback brings them to the host like arguments, but nobody
+// looks at what they held.
+std::vector<std::unique_ptr<UndefinedAllowed>> unread_results(const c10::OperatorHandle& op,
+                                                              const torch::jit::Stack& stack) {
+  const auto& arguments = op.schema().arguments();
+  std::vector<c10::Storage> results;
+  std::set<const c10::StorageImpl*> read;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::IValue& value = stack[stack.size() - arguments.size() + i];
+    const auto tensors = value.isTensorList() ? value.toTensorVector()
+                         : value.isTensor()   ? std::vector<at::Tensor>{value.toTensor()}
+                                              : std::vector<at::Tensor>{};
+    for (const at::Tensor& tensor : tensors) {
+      if (!tensor.defined() || !tensor.has_storage()) {
+        continue;
+      }
+      if (arguments[i].is_out()) {
+        results.push_back(tensor.storage());
+      } else {
+        read.insert(tensor.storage().unsafeGetStorageImpl());
+      }
+    }
+  }
+  std::vector<std::unique_ptr<UndefinedAllowed>> allowed;
+  for (const c10::Storage& storage : results) {
+    if (read.count(storage.unsafeGetStorageImpl()) == 0) {
+      allowed.push_back(std::make_unique<UndefinedAllowed>(storage));
+    }
+  }
+  return allowed;
+}
+
 }  // namespace
 
 void note_fallback(const std::string& name) {
@@ -138,6 +174,7 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   check_devices(op, *stack);
   note_fallback(name);
   const CpuRandom random(op, *stack);
+  const auto allowed = unread_results(op, *stack);
   at::native::cpu_fallback(op, stack);
 }
 

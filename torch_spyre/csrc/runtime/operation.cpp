@@ -21,7 +21,6 @@
 #include "runtime/generator.h"
 #include "runtime/planner.h"
 #include "runtime/resize.h"
-#include "runtime/stream.h"
 #include "runtime/view.h"
 
 namespace spyre {
@@ -242,8 +241,6 @@ Binding address_of(const at::Tensor& tensor) {
 }
 
 void launch(const Call& call, const EagerPlan& plan, const std::vector<at::Tensor>& made) {
-  Driver& card = driver(call.device);
-  const QueueId queue = current_queue(call.device);
   c10::DataPtr pool;
   if (plan.temporary_bytes > 0) {
     pool = allocate_storage(call.device, untyped_layout(plan.temporary_bytes),
@@ -290,7 +287,7 @@ void launch(const Call& call, const EagerPlan& plan, const std::vector<at::Tenso
         break;
     }
   }
-  translated([&] { card.launch(queue, plan.loaded(call.device), bindings); });
+  plan.program.launch(call.device, bindings);
 }
 
 // Returns the tensors that the operation returns, or nothing if the card can't do it.

@@ -1,12 +1,9 @@
 #include "runtime/planner.h"
 
 #include <mutex>
-#include <span>
 #include <unordered_map>
 
-#include "runtime/cards.h"
 #include "runtime/dtypes.h"
-#include "runtime/errors.h"
 #include "runtime/strides.h"
 
 namespace spyre {
@@ -83,30 +80,6 @@ int64_t device_reach(const std::vector<DmaNest>& nests) {
 }
 
 }  // namespace
-
-ProgramId EagerPlan::loaded(c10::DeviceIndex device) const {
-  if (const ProgramId known = loaded_[device].load(std::memory_order_acquire)) {
-    return known - 1;
-  }
-  static std::mutex loading;
-  const std::lock_guard lock(loading);
-  if (const ProgramId known = loaded_[device].load()) {
-    return known - 1;
-  }
-  const ProgramId id = translated([&] {
-    return driver(device).load(std::as_bytes(std::span(program.data(), program.size())));
-  });
-  loaded_[device].store(id + 1, std::memory_order_release);
-  return id;
-}
-
-EagerPlan::~EagerPlan() {
-  for (size_t device = 0; device < loaded_.size(); ++device) {
-    if (const ProgramId id = loaded_[device].load(); id != 0 && !is_bad_fork()) {
-      driver(static_cast<c10::DeviceIndex>(device)).unload(id - 1);
-    }
-  }
-}
 
 void set_planner(std::unique_ptr<Planner> planner) { state().planner = std::move(planner); }
 

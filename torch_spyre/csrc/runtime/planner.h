@@ -6,15 +6,13 @@
 
 #include <ATen/core/ivalue.h>
 
-#include <array>
-#include <atomic>
 #include <limits>
 #include <memory>
 #include <string>
 #include <variant>
 #include <vector>
 
-#include "runtime/cards.h"
+#include "runtime/card_program.h"
 #include "runtime/view.h"
 
 namespace spyre {
@@ -60,22 +58,14 @@ struct Resize {
   std::vector<int64_t> size;
 };
 
-class EagerPlan {
- public:
+struct EagerPlan {
   bool is_unsupported = false;  // the card can't do it: the CPU has to
-  std::string program;          // empty: there is nothing to compute
+  CardProgram program;          // empty: there is nothing to compute
   std::vector<SymbolSource> symbols;
   std::vector<OutputSpec> outputs;
   std::vector<Resize> resizes;  // `out=` tensors of another size; then plan again
   int64_t temporary_bytes = 0;
   int64_t random_numbers = 0;  // counters taken from the generator
-
-  // The program on a card, loaded there on first use.
-  ProgramId loaded(c10::DeviceIndex device) const;
-  ~EagerPlan();
-
- private:
-  mutable std::array<std::atomic<ProgramId>, kMaxCards> loaded_{};  // id + 1; 0: not loaded
 };
 
 class Planner {

@@ -27,12 +27,17 @@ struct Sen169 {
   static constexpr uint32_t kRebias = 96u << 23;                       // fp32's bias less SEN169's
   static constexpr uint32_t kHalfSmallest = (95u << 23) | (1u << 14);  // half of 0x0001, as fp32
 
+  // Sign, exponent and fraction at their places in fp32, with this format's bias.
+  SPYRE_INLINE uint32_t spread(Stored stored) {
+    const auto extended = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(stored)));
+    return (extended << 14) & ~(3u << 29);  // the sign was extended into these two bits
+  }
   SPYRE_INLINE uint32_t widen(Stored stored) {
-    const uint32_t m = stored & 0x7FFFu;
-    const uint32_t sign = (stored & 0x8000u) << 16;
-    const uint32_t number = m == 0 ? sign : sign | ((m << 14) + kRebias);
-    const uint32_t symbol = sign != 0 ? kSignBit | kInfinity : kNan;
-    return m == kSymbol ? symbol : number;
+    const uint32_t spread_bits = spread(stored);
+    const uint32_t magnitude = spread_bits & kMagnitude;
+    const uint32_t number = magnitude == 0 ? spread_bits : spread_bits + kRebias;
+    const uint32_t symbol = (spread_bits & kSignBit) != 0 ? kSignBit | kInfinity : kNan;
+    return magnitude == kSymbol << 14 ? symbol : number;
   }
   SPYRE_INLINE Stored narrow_to(uint32_t word, uint32_t largest) {
     const uint32_t magnitude = word & kMagnitude;
@@ -46,6 +51,17 @@ struct Sen169 {
   SPYRE_INLINE Stored narrow(uint32_t word) { return narrow_to(word, kSymbol); }
   SPYRE_INLINE Stored narrow_saturating(uint32_t word) {
     return narrow_to(word, (word & kMagnitude) < kInfinity ? kSymbol - 1 : kSymbol);
+  }
+  // widen(narrow(word)), without the way through 16 bits.
+  SPYRE_INLINE uint32_t round(uint32_t word) {
+    constexpr uint32_t kSmallest = kRebias | (1u << 14);
+    constexpr uint32_t kOverflow = kRebias + (kSymbol << 14);
+    const uint32_t magnitude = word & kMagnitude;
+    const uint32_t rounded = (magnitude + 0x2000u) & ~0x3FFFu;
+    const uint32_t lifted = rounded > kSmallest ? rounded : kSmallest;
+    const uint32_t number = (word & kSignBit) | (magnitude < kHalfSmallest ? 0 : lifted);
+    const uint32_t symbol = word - kSignBit <= kInfinity ? kSignBit | kInfinity : kNan;
+    return rounded >= kOverflow ? symbol : number;
   }
 };
 

@@ -20,6 +20,36 @@ static void store(const Word* from, std::byte* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) stored[i] = Format::narrow(from[i]);
 }
 
+// Lanes are those of whole sticks.
+template <typename Format>
+static void load_first(const std::byte* from, int64_t stride, int64_t count, Word* to,
+                       int64_t lanes) {
+  using Stored = typename Loose<typename Format::Stored>::Type;
+  constexpr int64_t kLanes = 32;
+  for (int64_t i = 0; i < count; ++i, from += stride) {
+    const Word word = Format::widen(*reinterpret_cast<const Stored*>(from));
+    for (const Word* const end = to + lanes; to != end; to += kLanes) {
+      for (int64_t lane = 0; lane < kLanes; ++lane) to[lane] = word;
+    }
+  }
+}
+
+template <typename Format>
+static void round(Word* words, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    if constexpr (requires { Format::round(words[i]); }) {
+      words[i] = Format::round(words[i]);
+    } else {
+      words[i] = Format::widen(Format::narrow(words[i]));
+    }
+  }
+}
+template <typename Format>
+static consteval Round round_of() {
+  if constexpr (__is_same(Format, Fp32) || __is_same(Format, Int32)) return nullptr;
+  return &round<Format>;
+}
+
 // Both sides hold the same bits.
 template <int kBytes>
 static int64_t move_bits(const std::byte* from, std::byte* to, int64_t n) {

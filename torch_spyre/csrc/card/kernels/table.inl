@@ -3,13 +3,17 @@
 #include "codec.inl"
 #include "convert.inl"
 #include "math.inl"
+#include "matmul.inl"
 #include "pointwise.inl"
+#include "reduction.inl"
 #include "tile.inl"
 
 static consteval void put_codecs(Table& table) {
-#define SPYRE_FORMAT(name, Codec)                                   \
-  table.load[static_cast<size_t>(DataFormat::name)] = &load<Codec>; \
-  table.store[static_cast<size_t>(DataFormat::name)] = &store<Codec>;
+#define SPYRE_FORMAT(name, Codec)                                               \
+  table.load[static_cast<size_t>(DataFormat::name)] = &load<Codec>;             \
+  table.store[static_cast<size_t>(DataFormat::name)] = &store<Codec>;           \
+  table.load_first[static_cast<size_t>(DataFormat::name)] = &load_first<Codec>; \
+  table.round[static_cast<size_t>(DataFormat::name)] = round_of<Codec>();
   SPYRE_FORMAT(SEN169_FP16, Sen169)
   SPYRE_FORMAT(IEEE_FP32, Fp32)
   SPYRE_FORMAT(SEN143_FP8, Sen143)
@@ -25,6 +29,7 @@ static consteval void put_codecs(Table& table) {
   SPYRE_FORMAT(BFLOAT16, Bf16)
   SPYRE_FORMAT(SEN18F_FP24, Sen18f)
 #undef SPYRE_FORMAT
+  table.load[static_cast<size_t>(DataFormat::SEN169_FP16)] = &load_sen169;
 }
 
 static consteval void put_pair(Table& table, HostFormat host, DataFormat card, Convert to_card,
@@ -76,5 +81,11 @@ static consteval Table make_table(const char* isa) {
   SPYRE_POINTWISE_OPCODES(SPYRE_OPCODE)
 #undef SPYRE_OPCODE
   table.move_tile = &move_tile;
+  table.multiply = &matmul::multiply;
+#if SPYRE_FMA_WIDTH != 0
+  table.stream_rows = 4 * matmul::kStreamRows;
+  table.stream[static_cast<size_t>(DataFormat::SEN169_FP16)] = &matmul::stream_sen169;
+#endif
+  reduction::put_all(table);
   return table;
 }

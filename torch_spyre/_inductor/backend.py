@@ -1,0 +1,145 @@
+"""The function behind `torch.compile` for Spyre graphs, in both spellings.
+
+`torch.compile(model)` comes here through the patch of Inductor's entry (see `_patches.py`) when an
+input or a node of the graph is on Spyre; `torch.compile(model, backend="spyre")` directly.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._guards import Guard, TracingContext
+
+from torch_spyre import _C
+from torch_spyre.constants import DEVICE_NAME
+
+# What Inductor must not do for this device. The first entries keep loops as the model wrote them;
+# the others turn off what our passes do better or what does not know device layouts.
+INDUCTOR_CONFIG: dict[str, Any] = {
+    "allow_buffer_reuse": False,
+    "benchmark_kernel": False,
+    "comprehensive_padding": False,
+    "loop_ordering_after_fusion": False,
+    "max_autotune": False,
+    "mtia.disable_welford_reduction": True,
+    # What is read twice is computed once; the rest stays in one body, up to a length.
+    "realize_acc_reads_threshold": 64,
+    "realize_opcount_threshold": 64,
+    "realize_reads_threshold": 0,
+    "reorder_for_locality": False,
+    "reorder_for_peak_memory": False,
+    "split_reductions": False,
+    "unroll_reductions_threshold": 1,
+}
+
+
+def is_spyre_graph(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    """Is a tensor of the graph on Spyre?"""
+    if any(isinstance(x, torch.Tensor) and x.device.type == DEVICE_NAME for x in inputs):
+        return True
+    for node in gm.graph.nodes:
+        device = node.kwargs.get("device")
+        if device is not None and torch.device(device).type == DEVICE_NAME:
+            return True
+        value = node.meta.get("example_value")
+        if isinstance(value, torch.Tensor) and value.device.type == DEVICE_NAME:
+            return True
+    return False
+
+
+def compile_graph(
+    gm: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    config_patches: dict[str, Any] | None = None,
+    **kwargs: Any,
+) -> Callable[..., Any]:
+    """Compile a Dynamo graph for Spyre."""
+    from torch._inductor.compile_fx import compile_fx
+
+    from . import config
+    from .registration import register
+    from .weights import lay_out_weights
+
+    register()
+    lay_out_weights(gm, inputs)
+    layouts = tuple(
+        None if is_dynamic else _layout_key(value)
+        for value, is_dynamic in zip(inputs, _dynamic_inputs(gm), strict=True)
+    )
+    _guard_layouts(gm, inputs, layouts)
+    patches = {**(config_patches or {}), **INDUCTOR_CONFIG}
+    with config.patch(input_layouts=layouts):
+        compiled = compile_fx(gm, list(inputs), config_patches=patches, **kwargs)
+    assert callable(compiled)
+    return compiled
+
+
+def _dynamic_inputs(gm: torch.fx.GraphModule) -> list[bool]:
+    """Which inputs have sizes that may change: they are copied to buckets, in any layout."""
+    found = []
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            value = node.meta.get("example_value")
+            shape = value.shape if isinstance(value, torch.Tensor) else ()
+            found.append(any(isinstance(n, torch.SymInt) for n in shape))
+    return found
+
+
+LayoutKey = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def _layout_key(value: Any) -> LayoutKey | None:
+    """Device size and stride map of a tensor's storage; None for what is not on a card."""
+    if not isinstance(value, torch.Tensor) or value.device.type != DEVICE_NAME:
+        return None
+    if isinstance(value, torch._subclasses.FakeTensor):
+        return None
+    layout = _C.get_spyre_tensor_layout(value)
+    return tuple(layout.device_size), tuple(layout.stride_map)
+
+
+def _guard_layouts(gm: torch.fx.GraphModule, inputs: Sequence[Any], keys: Sequence[Any]) -> None:
+    """Another layout of an input means another compile: Dynamo does not see layouts by itself.
+
+    Inputs are guarded one by one; the parameters of a module, of which there are hundreds, by one
+    check of all of them.
+    """
+    if TracingContext.try_get() is None:
+        return
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    weights: list[tuple[weakref.ref[torch.Tensor], LayoutKey]] = []
+    last_source = None
+    for node, value, key in zip(placeholders, inputs, keys, strict=True):
+        argument = node.meta.get("grapharg")
+        if key is None or argument is None:
+            continue
+        if isinstance(value, torch.nn.Parameter):
+            weights.append((weakref.ref(value), key))
+            last_source = argument.source
+        else:
+            _guard(argument.source, functools.partial(_has_layout, key), "device layout")
+    if last_source is not None:
+        check = functools.partial(_have_layouts, tuple(weights))
+        _guard(last_source, check, "device layouts of the parameters")
+
+
+def _guard(source: Any, check: Callable[[Any], bool], text: str) -> None:
+    def create(builder: Any, guard: Any) -> None:
+        builder.get_guard_manager(guard).add_lambda_guard(check, [text], None)
+
+    from torch._dynamo.guards import install_guard
+
+    install_guard(Guard(source, create))
+
+
+def _has_layout(key: LayoutKey, value: Any) -> bool:
+    return _layout_key(value) == key
+
+
+def _have_layouts(weights: Sequence[tuple[Any, LayoutKey]], _: Any) -> bool:
+    return all((value := ref()) is None or _layout_key(value) == key for ref, key in weights)

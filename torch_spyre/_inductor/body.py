@@ -1,0 +1,314 @@
+"""Loop bodies as small expression graphs, recorded from Inductor's IR.
+
+This and `translate.py` are the only modules that meet sympy. An index expression arrives as sympy
+and leaves as integers: an offset and terms `coefficient · ((v // floordiv) mod modulo)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import sympy
+import torch
+from torch._inductor.ops_handler import DefaultHandler
+from torch.utils._sympy.functions import FloorDiv, Identity, ModularIndexing
+
+from torch_spyre.ir import Term
+
+Affine: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]  # offset, (variable, coefficient)
+
+
+class Position(NamedTuple):
+    """offset + Σ terms, and indirect parts: coefficient · value of an index expression."""
+
+    offset: int
+    terms: tuple[Term, ...] = ()
+    indirect: tuple[tuple[Value, int, int], ...] = ()  # index, coefficient, rows
+
+    @property
+    def variables(self) -> frozenset[int]:
+        found = frozenset(term.variable for term in self.terms)
+        return found.union(*(index.variables for index, _, _ in self.indirect))
+
+
+@dataclass(frozen=True)
+class Value:
+    """A node of a body. `variables` are the loops that its value depends on."""
+
+    op: str
+    dtype: torch.dtype
+    args: tuple[Value, ...] = ()
+    name: str = ""  # load: of the buffer
+    position: Position = field(default_factory=lambda: Position(0))  # load, index
+    number: float | int | bool = 0  # constant
+    variables: frozenset[int] = frozenset()
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class UnevenIndexError(Exception):
+    """A division or modulo of several loop variables together that does not come apart."""
+
+    def __init__(self, base: sympy.Expr) -> None:
+        super().__init__(f"{base} is divided as a whole")
+        self.base = base
+
+
+@dataclass
+class IndexReader:
+    """Turns sympy index expressions over known variables into positions."""
+
+    variables: Mapping[sympy.Symbol, int]
+    extents: Sequence[int]
+    indirect: dict[sympy.Symbol, tuple[Value, int]] = field(default_factory=dict)
+    sizes: Callable[[sympy.Expr], int] = int
+    offsets: Callable[[sympy.Expr], int] = int  # for numbers that no bucket can stand for
+
+    def position(self, expr: sympy.Expr) -> Position:
+        offset = 0
+        terms: dict[tuple[int, int, int | None], int] = {}
+        indirect: list[tuple[Value, int, int]] = []
+        for coefficient, factor in self.summands(expr, 1):
+            if factor is None:
+                offset += coefficient
+            elif isinstance(factor, Term):
+                key = (factor.variable, factor.floordiv, factor.modulo)
+                terms[key] = terms.get(key, 0) + coefficient * factor.coefficient
+            else:
+                value, rows = self.indirect[factor]
+                indirect.append((value, coefficient, rows))
+        kept = tuple(
+            Term(variable, coefficient, floordiv, modulo)
+            for (variable, floordiv, modulo), coefficient in terms.items()
+            if coefficient
+        )
+        return Position(offset, kept, tuple(indirect))
+
+    def summands(self, expr: Any, coefficient: int) -> list[tuple[int, Any]]:
+        """(coefficient, None | Term | indirect symbol) whose sum the expression is."""
+        if isinstance(expr, int | sympy.Integer):
+            return [(coefficient * int(expr), None)]
+        if isinstance(expr, sympy.Symbol):
+            if expr in self.variables:
+                return [(coefficient, Term(self.variables[expr], 1))]
+            if expr in self.indirect:
+                return [(coefficient, expr)]
+            return [(coefficient * self.offsets(expr), None)]
+        if isinstance(expr, Identity):
+            return self.summands(expr.args[0], coefficient)
+        if isinstance(expr, sympy.Add):
+            return [part for arg in expr.args for part in self.summands(arg, coefficient)]
+        if isinstance(expr, sympy.Mul):
+            return self._product(expr, coefficient)
+        if isinstance(expr, FloorDiv):
+            return self._divided(expr.args[0], self._number(expr.args[1]), None, coefficient)
+        if isinstance(expr, ModularIndexing):
+            base, divisor, modulus = expr.args
+            return self._divided(base, self._number(divisor), self._number(modulus), coefficient)
+        raise UnevenIndexError(expr)
+
+    def _number(self, expr: Any) -> int:
+        return int(expr) if isinstance(expr, int | sympy.Integer) else self.sizes(expr)
+
+    def _product(self, expr: sympy.Mul, coefficient: int) -> list[tuple[int, Any]]:
+        rest = []
+        known = self.variables.keys() | self.indirect.keys()
+        if not expr.free_symbols & known:
+            return [(coefficient * self.offsets(expr), None)]
+        for arg in expr.args:
+            if isinstance(arg, sympy.Integer):
+                coefficient *= int(arg)
+            elif not arg.free_symbols & known:
+                coefficient *= self.sizes(arg)
+            else:
+                rest.append(arg)
+        if len(rest) != 1:
+            raise UnevenIndexError(expr)
+        return self.summands(rest[0], coefficient)
+
+    def _divided(
+        self, base: sympy.Expr, divisor: int, modulus: int | None, coefficient: int
+    ) -> list[tuple[int, Any]]:
+        """coefficient · ((base // divisor) mod modulus), taken apart where it divides evenly."""
+        top = None if modulus is None else divisor * modulus
+        exact: list[tuple[int, Any]] = []
+        left: list[tuple[int, Any]] = []
+        for step, factor in self.summands(base, 1):
+            if factor is not None and not isinstance(factor, Term):
+                raise UnevenIndexError(base)
+            if top is not None and step % top == 0:
+                continue
+            if top is None and step % divisor == 0:
+                exact.append((coefficient * (step // divisor), factor))
+            else:
+                left.append((step, factor))
+        low, high = self._range(left)
+        if low < 0:
+            raise UnevenIndexError(base)
+        if high < divisor:
+            return exact
+        if top is not None and high < top:
+            # The modulo does nothing to what is left.
+            return exact + self._divided_rest(base, left, divisor, None, coefficient)
+        return exact + self._divided_rest(base, left, divisor, modulus, coefficient)
+
+    def _divided_rest(
+        self,
+        base: sympy.Expr,
+        left: list[tuple[int, Any]],
+        divisor: int,
+        modulus: int | None,
+        coefficient: int,
+    ) -> list[tuple[int, Any]]:
+        if all(step % divisor == 0 for step, _ in left) and modulus is None:
+            return [(coefficient * (step // divisor), factor) for step, factor in left]
+        if len(left) != 1 or left[0][1] is None:
+            raise UnevenIndexError(base)
+        step, term = left[0]
+        if term.floordiv != 1 or term.modulo is not None or term.coefficient != 1:
+            raise UnevenIndexError(base)
+        if divisor % step == 0:
+            return [(coefficient, Term(term.variable, 1, divisor // step, modulus))]
+        if divisor == 1 and modulus is not None and modulus % step == 0:
+            return [(coefficient * step, Term(term.variable, 1, 1, modulus // step))]
+        raise UnevenIndexError(base)
+
+    def _range(self, parts: list[tuple[int, Any]]) -> tuple[int, int]:
+        low = high = 0
+        for step, factor in parts:
+            last = 1 if factor is None else self._largest(factor)
+            low += min(step * last, 0 if factor is not None else step)
+            high += max(step * last, 0 if factor is not None else step)
+        return low, high
+
+    def _largest(self, term: Term) -> int:
+        last = (self.extents[term.variable] - 1) // term.floordiv
+        if term.modulo is not None:
+            last = min(last, term.modulo - 1)
+        return last * term.coefficient
+
+
+_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+_LOGICAL = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not", "isnan", "isinf"})
+
+
+class Recorder(DefaultHandler):
+    """An ops handler that builds the expression graph of a body; equal nodes are one node."""
+
+    def __init__(
+        self,
+        reader: IndexReader,
+        dtype_of: Callable[[str], torch.dtype],
+        materialize: Callable[[str, sympy.Expr, UnevenIndexError], tuple[str, sympy.Expr]],
+        size_buffer: Callable[[sympy.Expr], str | None],
+    ) -> None:
+        self.reader = reader
+        self.dtype_of = dtype_of
+        self.materialize = materialize
+        self.size_buffer = size_buffer
+        self._nodes: dict[Any, Value] = {}
+
+    def _node(self, key: Any, make: Callable[[], Value]) -> Value:
+        if key not in self._nodes:
+            self._nodes[key] = make()
+        return self._nodes[key]
+
+    def load(self, name: str, index: sympy.Expr) -> Value:
+        try:
+            position = self.reader.position(index)
+        except UnevenIndexError as error:
+            name, index = self.materialize(name, index, error)
+            position = self.reader.position(index)
+        return self._node(
+            ("load", name, position),
+            lambda: Value(
+                "load",
+                self.dtype_of(name),
+                name=name,
+                position=position,
+                variables=position.variables,
+            ),
+        )
+
+    def constant(self, value: float | int | bool, dtype: torch.dtype) -> Value:
+        return self._node(
+            ("constant", repr(value), dtype), lambda: Value("constant", dtype, number=value)
+        )
+
+    def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> Value:
+        expr = sympy.sympify(expr)
+        buffer = self.size_buffer(expr)
+        if buffer is not None:
+            return self.to_dtype(self.load(buffer, sympy.Integer(0)), dtype)
+        position = self.reader.position(expr)
+        return self._node(
+            ("index", position, dtype),
+            lambda: Value("index", dtype, position=position, variables=position.variables),
+        )
+
+    def indirect_indexing(
+        self, index: Value, size: sympy.Expr, check: bool = True, wrap_neg: bool = True
+    ) -> sympy.Symbol:
+        del check
+        rows = self.reader.sizes(size)
+        if wrap_neg and index.op != "index":
+            zero, length = self.constant(0, index.dtype), self.constant(rows, index.dtype)
+            is_negative = self._apply("lt", (index, zero))
+            index = self._apply("where", (is_negative, self._apply("add", (index, length)), index))
+        symbol = sympy.Symbol(f"indirect{len(self.reader.indirect)}", integer=True)
+        self.reader.indirect[symbol] = (index, rows)
+        return symbol
+
+    def to_dtype(
+        self,
+        x: Value,
+        dtype: torch.dtype,
+        src_dtype: torch.dtype | None = None,
+        use_compute_types: bool = True,
+    ) -> Value:
+        del src_dtype, use_compute_types
+        if x.dtype is dtype:
+            return x
+        return self._node(
+            ("to", x, dtype), lambda: Value("to_dtype", dtype, (x,), variables=x.variables)
+        )
+
+    def masked(self, mask: Value, body: Callable[[], Value], other: Any) -> Value:
+        del mask, body, other
+        raise NotImplementedError("a padded or masked read has no card operation yet")
+
+    def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kwargs or not all(isinstance(arg, Value) for arg in args):
+            raise NotImplementedError(f"the loop operation {name}{args} has no card operation")
+        return self._apply(name, args)
+
+    def _apply(self, name: str, args: tuple[Value, ...]) -> Value:
+        return self._node(
+            (name, args),
+            lambda: Value(
+                name,
+                _result_dtype(name, args),
+                args,
+                variables=frozenset().union(*(arg.variables for arg in args)),
+            ),
+        )
+
+
+def _result_dtype(name: str, args: tuple[Value, ...]) -> torch.dtype:
+    if name in _COMPARISONS or name in _LOGICAL:
+        return torch.bool
+    typed = args[1:] if name == "where" else args
+    tensors = [arg.dtype for arg in typed if arg.op != "constant"] or [a.dtype for a in typed]
+    dtype = tensors[0]
+    for other in tensors[1:]:
+        dtype = torch.promote_types(dtype, other)
+    constants = [arg.dtype for arg in typed if arg.op == "constant"]
+    if not dtype.is_floating_point and any(c.is_floating_point for c in constants):
+        return torch.promote_types(dtype, torch.float32)
+    return dtype

@@ -1,0 +1,1 @@
+"""From planned operations to what the back end takes: OpSpec, then bundle."""

@@ -1,0 +1,247 @@
+"""One OpSpec per planned operation, and one KernelSpec per kernel."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Literal
+
+from torch_spyre import ir
+from torch_spyre.ir import Term
+from torch_spyre.ir.arguments import element_coordinates, space_extents
+from torch_spyre.ir.spec import (
+    Allocation,
+    Arg,
+    ConstantArg,
+    Dim,
+    IotaArg,
+    KernelArg,
+    KernelSpec,
+    OpSpec,
+    TensorArg,
+)
+
+from .. import config
+from ..division import work_division
+from ..graph import Buffer, Constant, Fit, Index, Op, Read, Sizes, SpyreGraph
+from ..sharing import boxes
+
+STICK_BYTES = 128
+
+
+@dataclass
+class KernelDraft:
+    """A kernel: its specification, and the buffers that its arguments stand for."""
+
+    number: int
+    spec: KernelSpec
+    arguments: tuple[Buffer, ...]
+    ops: tuple[Op, ...]
+
+
+def kernels_of(graph: SpyreGraph) -> list[KernelDraft]:
+    """All kernels of a planned graph, in order."""
+    return [
+        _Writer(graph, number).write(list(ops))
+        for number, ops in groupby(graph.ops, key=lambda op: op.kernel)
+    ]
+
+
+@dataclass
+class _Writer:
+    graph: SpyreGraph
+    number: int
+    _arguments: dict[Buffer, int] = field(default_factory=dict)
+    _reach: dict[Buffer, int] = field(default_factory=dict)
+    _written: set[Buffer] = field(default_factory=set)
+
+    def write(self, ops: Sequence[Op]) -> KernelDraft:
+        body = tuple(spec for op in ops for spec in self._op(op))
+        args = tuple(
+            KernelArg(buffer.format.value, self._reach[buffer], buffer in self._written)
+            for buffer in self._arguments
+        )
+        spec = KernelSpec(args, body, self.graph.pool_bytes.get(self.number, 0), self.graph.extents)
+        return KernelDraft(self.number, spec, tuple(self._arguments), tuple(ops))
+
+    def _op(self, op: Op) -> list[OpSpec]:
+        if op.kind == "restickify":
+            return [self._move(op, nest) for nest in _nests(op)]
+        fit = op.fit
+        assert fit is not None
+        space = tuple(
+            Dim(f"c{i}", extent, count)
+            for i, (extent, count) in enumerate(
+                zip(space_extents(fit.plan), op.slices, strict=True)
+            )
+        )
+        tensors = iter(range(len(op.tensors)))
+        args: list[Arg] = []
+        for value in op.inputs:
+            if isinstance(value, Constant):
+                args.append(ConstantArg(_domain(value), _bits(value)))
+            elif isinstance(value, Index):
+                args.append(_iota(value, fit))
+            else:
+                args.append(self._tensor(op, next(tensors), is_input=True))
+        args.append(self._tensor(op, next(tensors), is_input=False))
+        return [
+            OpSpec(
+                op.opcode,
+                op.kind,
+                space,
+                tuple(args),
+                stick=fit.stick,
+                lanes=fit.lanes,
+                lane=fit.lane,
+                reduced=fit.reduced,
+                masks=op.masks,
+                rows=op.rows,
+                core_order=op.core_order,
+                origin=op.origin,
+            )
+        ]
+
+    # ---- Tensors -------------------------------------------------------------------------------
+
+    def _tensor(self, op: Op, operand: int, is_input: bool) -> TensorArg:
+        tensor = op.tensors[operand]
+        buffer = tensor.buffer
+        storage, fit = buffer.storage, op.fit
+        assert storage is not None
+        assert fit is not None
+        coordinates = fit.where[operand]
+        device_size = storage.device_size
+        if buffer.local is not None:
+            shift = buffer.local.shift(boxes(op, operand))
+            *sticks, lane = coordinates
+            local = (
+                coordinate._replace(offset=start)
+                for coordinate, start in zip(sticks, shift, strict=True)
+            )
+            coordinates = (*local, lane)
+            device_size = (*buffer.local.size, storage.elems_per_stick)
+        return TensorArg(
+            is_input,
+            buffer.format.value,
+            device_size,
+            coordinates,
+            self._allocation(buffer, is_input, _reach(op, operand)),
+        )
+
+    def _allocation(self, buffer: Buffer, is_input: bool, reach: int) -> Allocation:
+        if buffer.place is not None:
+            return buffer.place
+        index = self._arguments.setdefault(buffer, len(self._arguments))
+        nbytes = reach if buffer.is_input else buffer.nbytes
+        self._reach[buffer] = max(self._reach.get(buffer, 0), nbytes)
+        if not is_input:
+            self._written.add(buffer)
+        return Allocation("arg", index)
+
+    # ---- Restickify ----------------------------------------------------------------------------
+
+    def _move(self, op: Op, nest: ir.Nest) -> OpSpec:
+        """One nest of an element-wise copy: the output's walk first, then the input's."""
+        extents = nest.extents or (1,)
+        into, source = (
+            _Walk(offset, strides or (0,))
+            for offset, strides in zip(nest.offsets, nest.strides, strict=True)
+        )
+        slices = _move_slices(op, extents, into, source)
+        space = tuple(
+            Dim(f"c{i}", n, s) for i, (n, s) in enumerate(zip(extents, slices, strict=True))
+        )
+        args = (
+            self._element(op.reads[0], source, extents, is_input=True),
+            self._element(op.output, into, extents, is_input=False),
+        )
+        return OpSpec(op.opcode, "restickify", space, args, origin=op.origin)
+
+    def _element(self, tensor: Read, walk: _Walk, extents: Sizes, is_input: bool) -> TensorArg:
+        buffer = tensor.buffer
+        assert buffer.storage is not None
+        last = walk.offset + sum(
+            max(step, 0) * (n - 1) for step, n in zip(walk.strides, extents, strict=True)
+        )
+        reach = -(-(last + 1) * buffer.format.nbytes // STICK_BYTES) * STICK_BYTES
+        where = element_coordinates(buffer.storage, walk.offset, walk.strides, extents)
+        return TensorArg(
+            is_input,
+            buffer.format.value,
+            buffer.storage.device_size,
+            where,
+            self._allocation(buffer, is_input, reach),
+        )
+
+
+@dataclass(frozen=True)
+class _Walk:
+    offset: int
+    strides: Sizes
+
+
+def _nests(op: Op) -> list[ir.Nest]:
+    accesses = [op.output.access(), op.reads[0].access()]
+    return ir.pieces(op.extents, accesses, merged=False)
+
+
+def _move_slices(op: Op, extents: Sizes, into: _Walk, source: _Walk) -> Sizes:
+    """Cores divide a copy where they don't write the same sticks, nor read them if possible."""
+
+    def by_sticks(tensor: Read, walk: _Walk) -> list[bool]:
+        nbytes = tensor.buffer.format.nbytes
+        return [step * nbytes % STICK_BYTES == 0 for step in walk.strides]
+
+    write, read = by_sticks(op.output, into), by_sticks(op.reads[0], source)
+    both = [a and b for a, b in zip(write, read, strict=True)]
+    may = both if any(ok and n > 1 for ok, n in zip(both, extents, strict=True)) else write
+    may = [ok and step != 0 for ok, step in zip(may, into.strides, strict=True)]
+    return work_division(extents, may, config.sencores)
+
+
+def _reach(op: Op, operand: int) -> int:
+    """Bytes from the start of the tensor to the end of the last stick that is touched."""
+    fit, buffer = op.fit, op.tensors[operand].buffer
+    assert fit is not None
+    assert buffer.storage is not None
+    extents = space_extents(fit.plan)
+    last = 0
+    for coordinate, stride in zip(fit.where[operand], buffer.storage.device_strides, strict=True):
+        top = coordinate.offset + sum(
+            max(_largest(term, extents[term.variable]), 0) for term in coordinate.terms
+        )
+        if coordinate.indirect is not None:
+            top += op.rows - 1
+        last += top * stride
+    return -(-(last + 1) * buffer.format.nbytes // STICK_BYTES) * STICK_BYTES
+
+
+def _largest(term: Term, extent: int) -> int:
+    top = (extent - 1) // term.floordiv
+    return term.coefficient * (top if term.modulo is None else min(top, term.modulo - 1))
+
+
+# ---- Scalars ------------------------------------------------------------------------------------
+
+
+def _domain(value: Constant) -> Literal["F", "I"]:
+    return "I" if value.domain == "I" else "F"
+
+
+def _bits(value: Constant) -> int:
+    if value.domain == "I":
+        return int(value.value) & 0xFFFFFFFF
+    number = float(value.value)
+    try:
+        return int(struct.unpack("<I", struct.pack("<f", number))[0])
+    except OverflowError:  # beyond fp32: infinite there
+        return 0x7F800000 if number > 0 else 0xFF800000
+
+
+def _iota(value: Index, fit: Fit) -> IotaArg:
+    """The count along the one loop of its operation, which its one dimension stems from."""
+    (step,) = value.strides
+    return IotaArg(value.offset, tuple(step for _ in fit.extents))

@@ -1,0 +1,40 @@
+"""Settings of the compiler, read from the environment once and patchable like Inductor's own:
+`with torch_spyre._inductor.config.patch(sencores=4): ...`. All of them are part of the cache keys.
+"""
+
+import os
+import sys
+
+from torch.utils._config_module import install_config_module
+
+
+def _flag(name: str, default: bool) -> bool:
+    return os.environ.get(name, str(int(default))).strip().lower() in ("1", "true", "on")
+
+
+# Cores the compiler divides work among, 1 to 32.
+sencores: int = int(os.environ.get("SENCORES") or 32)
+
+# Keep intermediates in the scratchpads.
+lx_planning: bool = _flag("LX_PLANNING", True)
+
+# The fraction of each scratchpad that the back end keeps for itself.
+dxp_lx_frac_avail: float = float(os.environ.get("DXP_LX_FRAC_AVAIL") or 0.2)
+
+# Which solver gives scratchpad addresses: greedy, firstfit or bestfit.
+layout_solver: str = os.environ.get("LAYOUT_SOLVER") or "bestfit"
+
+# Clone graph inputs that are read more than once into the scratchpads, and produce outputs that
+# are read again there.
+boundary_clones: bool = True
+
+# Fewest operations of a repeated stretch (a layer) that becomes a kernel of its own.
+repeat_threshold: int = 8
+
+# Print the cost report after each compile.
+dump_cost: bool = _flag("SPYRE_DUMP_COST", False)
+
+# Set by the compiler: device layouts of the graph's inputs, so that cache keys hold them.
+input_layouts: tuple[object, ...] = ()
+
+install_config_module(sys.modules[__name__])

@@ -1,0 +1,13 @@
+from contextlib import AbstractContextManager
+from typing import Any
+
+sencores: int
+lx_planning: bool
+dxp_lx_frac_avail: float
+layout_solver: str
+boundary_clones: bool
+repeat_threshold: int
+dump_cost: bool
+input_layouts: tuple[object, ...]
+
+def patch(*args: Any, **kwargs: Any) -> AbstractContextManager[None]: ...

@@ -1,0 +1,122 @@
+"""Decompositions into Spyre's vocabulary, for graphs on Spyre only.
+
+PyTorch's own compute 16-bit softmax and norms in float32 buffers throughout. The card widens its
+operands by itself, so only sums and statistics are held in 32 bits here; what has the size of the
+input stays in its 16 bits, and in half the scratchpad.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._inductor import decomposition
+
+from torch_spyre.constants import DEVICE_NAME
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+# Of the card's 16-bit float. A finite stand-in for the largest element of a row without any.
+LARGEST_16_BIT = 8573157376.0
+
+# Operations that the card has: they reach our lowerings as they are.
+_NATIVE = (aten.gelu.default, aten.silu.default)
+
+
+def register_decompositions() -> None:
+    """Put ours in front of PyTorch's; for other devices nothing changes."""
+    table = decomposition.decompositions
+    for op, ours in _TABLE.items():
+        table[op] = _for_spyre(ours, table.get(op))
+    for op in _NATIVE:
+        if op in table:
+            table[op] = _for_spyre(_keep, table[op])
+
+
+def _for_spyre(ours: Callable[..., Any], others: Callable[..., Any] | None) -> Callable[..., Any]:
+    @functools.wraps(others or ours)
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        if args[0].device.type == DEVICE_NAME:
+            return ours(*args, **kwargs)
+        return NotImplemented if others is None else others(*args, **kwargs)
+
+    return decompose
+
+
+def _keep(*_args: Any, **_kwargs: Any) -> Any:
+    return NotImplemented
+
+
+def softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    if x.numel() == 0:
+        return NotImplemented
+    shifted = torch.exp(x - torch.amax(x, dim, keepdim=True))
+    total = torch.sum(shifted, dim, keepdim=True, dtype=torch.float32)
+    return (shifted / total).to(torch.float32 if half_to_float else x.dtype)
+
+
+def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    """As softmax, but a row that is masked out entirely (all -inf) gives zeros."""
+    if x.numel() == 0:
+        return NotImplemented
+    # Where anything is finite the largest element contributes 1 to the total.
+    largest = torch.amax(x, dim, keepdim=True).clamp_min(-LARGEST_16_BIT)
+    shifted = torch.exp(x - largest)
+    total = torch.sum(shifted, dim, keepdim=True, dtype=torch.float32).clamp_min(1.0)
+    return (shifted / total).to(dtype or x.dtype)
+
+
+def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    if x.numel() == 0:
+        return NotImplemented
+    shifted = x - torch.amax(x, dim, keepdim=True)
+    total = torch.sum(torch.exp(shifted), dim, keepdim=True, dtype=torch.float32)
+    return (shifted - torch.log(total)).to(torch.float32 if half_to_float else x.dtype)
+
+
+def layer_norm(
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    if x.numel() == 0:
+        return NotImplemented
+    dims = list(range(x.dim() - len(normalized_shape), x.dim()))
+    mean = torch.mean(x, dims, keepdim=True, dtype=torch.float32)
+    centred = (x - mean).to(x.dtype)
+    variance = torch.mean(centred * centred, dims, keepdim=True, dtype=torch.float32)
+    rstd = torch.rsqrt(variance + eps)
+    result = (centred * rstd).to(x.dtype)
+    if weight is not None:
+        result = result * weight
+    if bias is not None:
+        result = result + bias
+    return result, mean, rstd
+
+
+def rms_norm(
+    x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None
+) -> tuple[Tensor, Tensor]:
+    if x.numel() == 0:
+        return NotImplemented
+    dims = list(range(x.dim() - len(normalized_shape), x.dim()))
+    if eps is None:
+        eps = torch.finfo(x.dtype).eps
+    mean = torch.mean(x * x, dims, keepdim=True, dtype=torch.float32)
+    rstd = torch.rsqrt(mean + eps)
+    result = (x * rstd).to(x.dtype)
+    return (result if weight is None else result * weight), rstd
+
+
+_TABLE: dict[Any, Callable[..., Any]] = {
+    aten._softmax.default: softmax,
+    aten._safe_softmax.default: safe_softmax,
+    aten._log_softmax.default: log_softmax,
+    aten.native_layer_norm.default: layer_norm,
+    aten._fused_rms_norm.default: rms_norm,
+}

@@ -1,0 +1,207 @@
+"""The loop-level IR that the passes work on: buffers, and operations over loops.
+
+Inductor's lowered graph is translated into this once (`translate.py`); from there on everything is
+integers, no sympy. An operation starts as a loop nest around an expression (`Nest`) and becomes one
+or more card operations (`Op`), each with one result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import torch
+
+from torch_spyre import ir
+from torch_spyre.ir.align_gather import GatherAligned
+from torch_spyre.ir.arguments import Plan
+from torch_spyre.ir.spec import Allocation, Coordinate, Kind, Mask, Origin
+from torch_spyre.ops.formats import CardFormat, card_format
+
+if TYPE_CHECKING:
+    from .sharing import LocalSlice
+
+Sizes: TypeAlias = tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Buffer:
+    """A tensor of the graph: its host shape, and what the passes decide about it."""
+
+    name: str
+    size: Sizes
+    stride: Sizes
+    dtype: torch.dtype
+    numel: int  # elements of the storage behind it
+    is_input: bool = False
+    is_output: bool = False  # somebody outside the graph's kernels reads it
+    is_mutated: bool = False
+    is_dynamic: bool = False  # `size` is that of a bucket
+    shape: tuple[Any, ...] = ()  # the size as Inductor has it, with symbols
+    storage: ir.Storage | None = None  # the device layout
+    place: Allocation | None = None
+    local: LocalSlice | None = None  # in a scratchpad: what each core holds
+    why_not_lx: str = ""  # the reason why it is not in one
+
+    @property
+    def format(self) -> CardFormat:
+        return card_format(self.dtype)
+
+    @property
+    def is_temporary(self) -> bool:
+        return not (self.is_input or self.is_output)
+
+    @property
+    def nbytes(self) -> int:
+        """On the card, with padding."""
+        assert self.storage is not None, self.name
+        return prod(self.storage.device_size) * self.format.nbytes
+
+    def describe(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        where = f" device_size {list(self.storage.device_size)}" if self.storage else ""
+        return f"{self.name}  {dtype}{list(self.size)} stride {list(self.stride)}{where}"
+
+
+class Read(NamedTuple):
+    """A tensor operand: host offset = offset + Σ strides[i] · loop i."""
+
+    buffer: Buffer
+    offset: int
+    strides: Sizes
+
+    def access(self) -> ir.Access:
+        return ir.Access(self.buffer.storage, self.offset, self.strides)
+
+
+class Constant(NamedTuple):
+    """A scalar operand."""
+
+    value: float | int | bool
+    domain: str  # F or I
+
+
+class Index(NamedTuple):
+    """The position in the loops as an int32: offset + Σ strides[i] · loop i."""
+
+    offset: int
+    strides: Sizes
+
+
+Operand: TypeAlias = Read | Constant | Index
+
+
+@dataclass(eq=False)
+class Op:
+    """One card operation over loops; the reduced ones are named by position."""
+
+    opcode: str
+    kind: Kind
+    extents: Sizes
+    inputs: list[Operand]
+    output: Read
+    reduced: Sizes = ()
+    rows: int = 0  # gather: of the table
+    gathered: int = 0  # gather: host elements from one row of the table to the next
+    masks: tuple[Mask, ...] = ()  # over loops
+    origin: Origin = field(default_factory=Origin)
+    node: str = ""  # the Inductor operation it belongs to
+    # Filled in by the passes.
+    fit: Fit | None = None  # how it walks whole sticks
+    slices: Sizes = ()  # per dimension of `fit`
+    core_order: Sizes = ()  # dimensions in the order in which cores count through their slices
+    kernel: int = 0
+
+    @property
+    def reads(self) -> list[Read]:
+        return [operand for operand in self.inputs if isinstance(operand, Read)]
+
+    @property
+    def tensors(self) -> list[Read]:
+        return [*self.reads, self.output]
+
+    def describe(self) -> str:
+        args = ", ".join(o.buffer.name if isinstance(o, Read) else str(o) for o in self.inputs)
+        return f"{self.output.buffer.name} = {self.opcode}({args}) over {list(self.extents)}"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """An operation in whole sticks: its alignment, and where iterations find each tensor operand
+    (inputs that are tensors in order, then the output)."""
+
+    plan: Plan
+    where: tuple[tuple[Coordinate, ...], ...]
+
+    @property
+    def extents(self) -> Sizes:
+        """Iterations per dimension; `stick` and `lane` count sticks."""
+        return self.plan.extents
+
+    @property
+    def stick(self) -> int | None:
+        return self.plan.stick if isinstance(self.plan, ir.MatmulAligned) else self.plan.stick_dim
+
+    @property
+    def lane(self) -> int | None:
+        """Of a matmul: the dimension of k's sticks."""
+        return self.plan.lane if isinstance(self.plan, ir.MatmulAligned) else None
+
+    @property
+    def lanes(self) -> int:
+        return self.plan.lanes
+
+    @property
+    def reduced(self) -> Sizes:
+        return () if isinstance(self.plan, GatherAligned) else self.plan.reduced
+
+    @property
+    def walks(self) -> tuple[ir.Walk, ...]:
+        return self.plan.operands
+
+
+@dataclass(eq=False)
+class SpyreGraph:
+    """Operations in order, and all buffers by name."""
+
+    ops: list[Op]
+    buffers: dict[str, Buffer]
+    name: str = "graph"
+    extents: tuple[int, ...] = ()  # buckets of the dynamic lengths
+    pool_bytes: dict[int, int] = field(default_factory=dict)  # per kernel
+    _fresh: int = 0
+
+    def temporary(self, size: Sizes, dtype: torch.dtype, stride: Sizes | None = None) -> Buffer:
+        """A new buffer for a result inside the graph, dense unless strides are given."""
+        name = f"tmp{self._fresh}"
+        self._fresh += 1
+        buffer = Buffer(name, size, stride or dense(size), dtype, prod(size))
+        self.buffers[name] = buffer
+        return buffer
+
+    def drop_unused_buffers(self) -> None:
+        """Forget temporaries that no operation touches any more."""
+        used = {tensor.buffer.name for op in self.ops for tensor in op.tensors}
+        self.buffers = {
+            name: buffer
+            for name, buffer in self.buffers.items()
+            if name in used or not buffer.is_temporary
+        }
+
+    def writers(self, buffer: Buffer) -> Iterator[Op]:
+        return (op for op in self.ops if op.output.buffer is buffer)
+
+    def readers(self, buffer: Buffer) -> Iterator[Op]:
+        return (op for op in self.ops if any(read.buffer is buffer for read in op.reads))
+
+
+def dense(size: Sequence[int]) -> Sizes:
+    """Row-major strides."""
+    strides = []
+    step = 1
+    for n in reversed(size):
+        strides.append(step)
+        step *= max(n, 1)
+    return tuple(reversed(strides))

@@ -1,0 +1,50 @@
+"""Device layouts of a graph's inputs, as the tensors that arrived had them."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch._inductor.graph import GraphLowering
+
+from torch_spyre import ir
+from torch_spyre.ops.views import layout
+
+from . import config
+
+_NAME = re.compile(r"arg(\d+)_1|primals_(\d+)")
+
+
+def of_graph_inputs(lowered: GraphLowering) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Device size and stride map per input name, where they are known.
+
+    AOTAutograd names the inputs after their positions. Where it merges inputs that share memory
+    the positions say nothing; then, and for what a backward graph gets from its forward graph, the
+    default is assumed, and a launch copies what is laid out otherwise.
+    """
+    keys = config.input_layouts
+    numbers = {name: _number(name) for name in lowered.graph_input_names}
+    is_forward = all(number is not None for number in numbers.values())
+    if is_forward and len(numbers) != len(keys):
+        return {}
+    found = {}
+    for name, number in numbers.items():
+        key = keys[number] if number is not None and number < len(keys) else None
+        if key is not None:
+            found[name] = key
+    return found  # type: ignore[return-value]
+
+
+def _number(name: str) -> int | None:
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    return int(match[1]) if match[1] is not None else int(match[2]) - 1
+
+
+def default(
+    size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, numel: int
+) -> ir.Storage:
+    """The layout that a new tensor of this shape gets."""
+    device_size, stride_map = layout(size, stride, dtype, tuple(range(len(size))))
+    return ir.Storage(device_size, stride_map, max(numel, 1))

@@ -1,0 +1,164 @@
+"""Lowerings for Spyre graphs: matmul as a reduction, concatenation in place, native operations."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch._inductor import ir
+from torch._inductor.lowering import lowerings, user_lowerings
+from torch._inductor.runtime.hints import ReductionHint
+from torch._inductor.virtualized import V, ops
+
+from torch_spyre.constants import DEVICE_NAME
+
+aten = torch.ops.aten
+
+
+def _on_spyre(args: Sequence[Any]) -> bool:
+    for arg in args:
+        if isinstance(arg, ir.TensorBox):
+            device = arg.get_device()
+            return device is not None and device.type == DEVICE_NAME
+        if isinstance(arg, list | tuple) and arg and _on_spyre(arg):
+            return True
+    return False
+
+
+def _spyre_lowering(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a lowering that leaves other devices to Inductor."""
+
+    def decorate(lower: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(lower)
+        def for_spyre(*args: Any, **kwargs: Any) -> Any:
+            return lower(*args, **kwargs) if _on_spyre(args) else None
+
+        for target in targets:
+            _TABLE[target] = for_spyre
+        return lower
+
+    return decorate
+
+
+_TABLE: dict[Any, Callable[..., Any]] = {}
+
+
+def register_lowerings() -> None:
+    """Ours come before Inductor's; what Inductor only knows decomposed has no other."""
+    user_lowerings.update(_TABLE)
+    for target, lower in _TABLE.items():
+        lowerings.setdefault(target, lower)
+
+
+# ---- Matmul -------------------------------------------------------------------------------------
+
+
+def matmul(a: ir.TensorBox, b: ir.TensorBox, dtype: torch.dtype | None = None) -> ir.TensorBox:
+    """A[..., m, k] @ B[..., k, n] with equal batches, as a reduction that multiplies."""
+    a.realize()
+    b.realize()
+    *batch, m, k = a.get_size()
+    n = b.get_size()[-1]
+    dtype = dtype or a.get_dtype()
+    device = a.get_device()
+    assert device is not None
+    if V.graph.sizevars.statically_known_equals(k, 0):
+        zero = lowerings[aten.full]([*batch, m, n], 0.0, dtype=dtype, device=device)
+        assert isinstance(zero, ir.TensorBox)
+        return zero
+    load_a, load_b = a.make_loader(), b.make_loader()
+
+    def inner(index: Sequence[Any], reduction_index: Sequence[Any]) -> Any:
+        *outer, row, column = index
+        (inner_index,) = reduction_index
+        return (load_a([*outer, row, inner_index]), load_b([*outer, inner_index, column]))
+
+    result = ir.TensorBox.create(
+        ir.Reduction(
+            device=device,
+            dtype=dtype,
+            inner_fn=inner,
+            ranges=[*batch, m, n],
+            reduction_ranges=[k],
+            reduction_type="batchmatmul",  # type: ignore[arg-type]
+            src_dtype=a.get_dtype(),
+            reduction_hint=ReductionHint.DEFAULT,
+        )
+    )
+    result.realize()
+    return result
+
+
+@_spyre_lowering(aten.mm.default, aten.bmm.default)
+def _lower_matmul(a: ir.TensorBox, b: ir.TensorBox) -> ir.TensorBox:
+    return matmul(a, b)
+
+
+def _scaled(x: Any, factor: float | int) -> Any:
+    return x if factor == 1 else lowerings[aten.mul](x, factor)
+
+
+@_spyre_lowering(aten.addmm.default, aten.baddbmm.default)
+def _lower_addmm(
+    bias: ir.TensorBox, a: ir.TensorBox, b: ir.TensorBox, *, beta: float = 1, alpha: float = 1
+) -> Any:
+    product = _scaled(matmul(a, b), alpha)
+    if beta == 0:
+        return product
+    return lowerings[aten.add](product, _scaled(bias, beta))
+
+
+# ---- Shapes -------------------------------------------------------------------------------------
+
+
+@_spyre_lowering(aten.cat.default)
+def _lower_cat(inputs: Sequence[ir.TensorBox], dim: int = 0) -> Any:
+    """Parts write their slices of one buffer."""
+    rank = max(len(x.get_size()) for x in inputs)
+    kept = [
+        x
+        for x in inputs
+        if len(x.get_size()) == rank and not (len(x.get_size()) == 1 and x.get_size()[0] == 0)
+    ]
+    if not kept:
+        return None
+    dtype = functools.reduce(torch.promote_types, [x.get_dtype() for x in inputs])
+    kept = [lowerings[torch.ops.prims.convert_element_type](x, dtype) for x in kept]
+    if len(kept) == 1:
+        return lowerings[aten.clone](kept[0])
+    dim = dim + rank if dim < 0 else dim
+    return ir.TensorBox(ir.ConcatKernel.create(kept, dim))
+
+
+# ---- Native operations of the card --------------------------------------------------------------
+
+
+def _native(name: str, *constants: float) -> Callable[..., Any]:
+    """A pointwise operation that the card has and Inductor's loop language has not."""
+
+    def lower(x: ir.TensorBox, **_: Any) -> Any:
+        load = x.make_loader()
+
+        def inner(index: Sequence[sympy.Expr]) -> Any:
+            values = [ops.constant(constant, x.get_dtype()) for constant in constants]
+            return getattr(ops, f"spyre_{name}")(load(index), *values)
+
+        return ir.Pointwise.create(
+            device=x.get_device(),
+            dtype=x.get_dtype(),
+            inner_fn=inner,
+            ranges=list(x.get_size()),
+        )
+
+    return lower
+
+
+@_spyre_lowering(aten.gelu.default)
+def _lower_gelu(x: ir.TensorBox, approximate: str = "none") -> Any:
+    return _native("gelu_tanh" if approximate == "tanh" else "gelu")(x)
+
+
+_spyre_lowering(aten.silu.default)(_native("silu"))

@@ -1,0 +1,33 @@
+"""The loop-level passes, in order. To find a decision of the compiler, read down this list."""
+
+from __future__ import annotations
+
+from ..graph import SpyreGraph
+from .constants import promote_constants
+from .dead_code import eliminate_dead_code
+from .division import span_reduction, work_distribution
+from .kernels import group_into_kernels
+from .layouts import propagate_spyre_tensor_layouts
+from .padding import pad_matmul_operands
+from .pool import pool_planning
+from .restickify import insert_restickifies
+from .scratchpad import scratchpad_planning
+
+PASSES = (
+    promote_constants,
+    eliminate_dead_code,
+    propagate_spyre_tensor_layouts,
+    insert_restickifies,
+    pad_matmul_operands,
+    group_into_kernels,
+    span_reduction,
+    work_distribution,
+    scratchpad_planning,
+    pool_planning,
+)
+
+
+def run_passes(graph: SpyreGraph) -> None:
+    """Plan a graph whose bodies are split into operations of the card."""
+    for pass_ in PASSES:
+        pass_(graph)

@@ -1,0 +1,243 @@
+"""Core division: into how many slices each dimension of an operation is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from math import prod
+from typing import Any
+
+from torch_spyre import _C, ir
+
+from .. import config
+from ..division import MatmulShape, MatmulSplit, matmul_division, span_slices, work_division
+from ..errors import Unsupported
+from ..graph import Buffer, Fit, Op, Sizes, SpyreGraph
+from ..sharing import Division, LocalSlice, boxes, matching_division
+
+STICK_BYTES = 128
+
+
+def span_reduction(graph: SpyreGraph) -> None:
+    """Split operations until no core spans more than 256 MiB of any tensor.
+
+    Needs: `op.fit`.  Leaves: `op.slices` with the fewest slices that satisfy the limit; 1 for
+    operations within it.
+    """
+    for op in graph.ops:
+        if op.fit is None:
+            continue
+        spans = [_span(op, i) for i in range(len(op.tensors))]
+        fewest = span_slices(op.fit.extents, spans, config.sencores, splittable=_splittable(op.fit))
+        if fewest is None:
+            raise Unsupported(
+                f"{op.origin.aten or op.opcode} on tensors of this size",
+                "a core can address 256 MiB of each tensor, and there are not enough cores",
+                origin=op.origin,
+                tensors=tuple(tensor.buffer.describe() for tensor in op.tensors),
+                way_out="more cores (SENCORES), or smaller tensors: split the batch",
+            )
+        op.slices = fewest
+
+
+def _span(op: Op, operand: int) -> ir.Span:
+    assert op.fit is not None
+    walk = op.fit.walks[operand]
+    nbytes = op.tensors[operand].buffer.format.nbytes
+    inner = (walk.tiles - 1) * abs(walk.tile_stride) * nbytes + STICK_BYTES
+    return ir.Span(tuple(step * nbytes for step in walk.strides), inner)
+
+
+def _splittable(fit: Fit) -> tuple[bool, ...]:
+    """Cores may not share a result: dimensions along which it stands still stay whole."""
+    output = fit.walks[-1]
+    return tuple(
+        extent > 1 and i not in fit.reduced and output.strides[i] != 0
+        for i, extent in enumerate(fit.extents)
+    )
+
+
+def work_distribution(graph: SpyreGraph) -> None:
+    """Divide every operation among the cores.
+
+    Needs: `op.slices` as the span limit asks.  Leaves: `op.slices` and `op.core_order`. Matmuls
+    are divided by the cost model. Others follow the division of a neighbour with whom they share a
+    tensor where that keeps it in the scratchpads and the clock agrees, else they take the most
+    even division.
+    """
+    for _, stretch in groupby(graph.ops, key=lambda op: op.kernel):
+        _Divider([op for op in stretch if op.fit is not None]).run()
+
+
+class _Divider:
+    """Divides the operations of a kernel, each following its neighbours where that pays.
+
+    What follows whom depends on who is divided first. A few orders are tried, and the one with the
+    least modelled time wins.
+    """
+
+    def __init__(self, ops: Sequence[Op]) -> None:
+        self.ops = ops
+        self.least = {op: op.slices for op in ops}
+        self.uses: dict[Buffer, list[tuple[Op, int]]] = {}
+        self.divided: set[Op] = set()
+        for op in ops:
+            for operand, tensor in enumerate(op.tensors):
+                if _is_owned(op, operand):
+                    self.uses.setdefault(tensor.buffer, []).append((op, operand))
+
+    def run(self) -> None:
+        matmuls = {op: Division(_matmul(op)) for op in self.ops if op.kind == "matmul"}
+        others = [op for op in self.ops if op.kind != "matmul"]
+        # A reduction can't be cut along what it reduces, so it has the least choice.
+        constrained = sorted(others, key=lambda op: op.kind != "reduction")
+        backwards = others[::-1]
+        plans = []
+        for orders in ((self.ops,), (self.ops, backwards), (constrained, backwards)):
+            self.divided.clear()
+            for op, division in matmuls.items():
+                self._take(op, division)
+                if orders[0] is constrained:
+                    self.divided.add(op)
+            for order in orders:
+                for op in order:
+                    if op not in matmuls:
+                        self._take(op, self._best(op))
+                    self.divided.add(op)
+            plan = {op: Division(op.slices, op.core_order) for op in self.ops}
+            plans.append((sum(self._time(op) for op in self.ops), plan))
+        for op, division in min(plans, key=lambda plan: plan[0])[1].items():
+            self._take(op, division)
+
+    @staticmethod
+    def _take(op: Op, division: Division) -> None:
+        op.slices, op.core_order = division
+
+    def _best(self, op: Op) -> Division:
+        options = self._options(op)
+        if len(options) == 1:
+            return options[0]
+        before = Division(op.slices, op.core_order)
+        costs = []
+        for option in options:
+            self._take(op, option)
+            costs.append(self._cost_around(op))
+        self._take(op, before)
+        # Among equals the later ones, which follow a neighbour.
+        return options[min(range(len(options)), key=lambda i: (costs[i], -i))]
+
+    def _options(self, op: Op) -> list[Division]:
+        assert op.fit is not None
+        may = _splittable(op.fit)
+        own = Division(work_division(op.fit.extents, may, config.sencores, self.least[op]))
+        options = {own: None}
+        for operand, tensor in enumerate(op.tensors):
+            if not _is_owned(op, operand):
+                continue
+            for other, position in self.uses[tensor.buffer]:
+                if other is op or other not in self.divided:
+                    continue
+                found = matching_division(boxes(other, position), op, operand)
+                if found is not None and self._is_legal(op, found, may):
+                    options[found] = None
+        return list(options)
+
+    def _is_legal(self, op: Op, division: Division, may: Sequence[bool]) -> bool:
+        assert op.fit is not None
+        dims = zip(op.fit.extents, division.slices, may, self.least[op], strict=True)
+        return all(
+            (count == 1 or (allowed and _is_useful(extent, count))) and count >= least
+            for extent, count, allowed, least in dims
+        )
+
+    # ---- Cost ----------------------------------------------------------------------------------
+
+    def _cost_around(self, op: Op) -> float:
+        """Modelled time of an operation and of all that share a tensor with it."""
+        around = {
+            other: None
+            for tensor in op.tensors
+            for other, _ in self.uses.get(tensor.buffer, ())
+            if other in self.divided or other is op
+        }
+        return sum(self._time(other) for other in {**around, op: None})
+
+    def _time(self, op: Op) -> float:
+        """Modelled nanoseconds, tensors that stay with their owners not counted as traffic."""
+        assert op.fit is not None
+        read = sum(
+            tensor.buffer.nbytes
+            for operand, tensor in enumerate(op.reads)
+            if not _is_owned(op, operand) or not self._is_shared(tensor.buffer)
+        )
+        output = op.output.buffer
+        is_kept = output.is_temporary and self._is_shared(output)
+        step: Any = _C._cost.Step()
+        step.cores = prod(op.slices)
+        step.bytes_read, step.bytes_written = read, 0 if is_kept else output.nbytes
+        shares = [-(-n // s) for n, s in zip(op.fit.extents, op.slices, strict=True)]
+        step.sfp_elements = prod(shares) * op.fit.lanes
+        parts = _C._cost.breakdown(step)
+        return max(parts.sfp, parts.memory) + 1e-6 * parts.sfp
+
+    def _is_shared(self, buffer: Buffer) -> bool:
+        """Would all who touch the buffer find it in their own scratchpads?"""
+        (first, position), *others = self.uses[buffer]
+        if first.output.buffer is not buffer and len(others) == 0:
+            return False  # an input that is read once comes from outside
+        owner = LocalSlice(boxes(first, position))
+        return all(
+            other not in self.divided or owner.why_not(boxes(other, operand)) is None
+            for other, operand in others
+        )
+
+
+def _is_owned(op: Op, operand: int) -> bool:
+    """Can it be said which core touches what? Not of a table or an index."""
+    return op.kind != "gather" or operand == 2
+
+
+def _is_useful(extent: int, count: int) -> bool:
+    return -(-extent // -(-extent // count)) == count
+
+
+def _matmul(op: Op) -> Sizes:
+    fit = op.fit
+    assert fit is not None
+    assert fit.stick is not None
+    a, b, c = op.tensors
+    walk_a, walk_b, _ = fit.walks
+    rows: list[int] = []
+    batch: list[int] = []
+    for i in range(len(fit.extents)):
+        if i == fit.stick or i in fit.reduced:
+            continue
+        (rows if walk_b.strides[i] == 0 else batch).append(i)
+    plan = fit.plan
+    assert isinstance(plan, ir.MatmulAligned)
+    k = prod(fit.extents[i] for i in fit.reduced if i != plan.lane) * plan.k_length
+    shape = MatmulShape(
+        batch=tuple(fit.extents[i] for i in batch),
+        m=tuple(fit.extents[i] for i in rows),
+        n_sticks=fit.extents[fit.stick],
+        k=k,
+        a_bytes=a.buffer.nbytes,
+        b_bytes=b.buffer.nbytes,
+        c_bytes=c.buffer.nbytes,
+        bits=8 * a.buffer.format.nbytes,
+        n_lanes=fit.lanes,
+        k_lanes=plan.lanes,
+        a_batched=any(walk_a.strides[i] for i in batch),
+        b_batched=bool(batch),
+    )
+    least = MatmulSplit(
+        tuple(op.slices[i] for i in batch), tuple(op.slices[i] for i in rows), op.slices[fit.stick]
+    )
+    split = matmul_division(shape, config.sencores, least)
+    slices = [1] * len(fit.extents)
+    for i, count in zip(batch, split.batch, strict=True):
+        slices[i] = count
+    for i, count in zip(rows, split.m, strict=True):
+        slices[i] = count
+    slices[fit.stick] = split.n
+    return tuple(slices)

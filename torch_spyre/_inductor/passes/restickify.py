@@ -1,0 +1,155 @@
+"""Restickify: copies that make the operands of every operation agree on their sticks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from ..errors import Unsupported
+from ..fitting import Copy, Misfit, copy_for, fit, storage_for
+from ..graph import Buffer, Op, Operand, Read, Sizes, SpyreGraph, dense
+
+_MOST_COPIES = 6
+
+
+def insert_restickifies(graph: SpyreGraph) -> None:
+    """Copy operands to layouts in which their operation walks whole sticks.
+
+    Needs: a layout on every buffer.  Leaves: `op.fit` for all operations but the copies, which
+    go element by element. Equal copies of one operand are made once.
+    """
+    inserter = _Inserter(graph)
+    ops, graph.ops = graph.ops, []
+    for op in ops:
+        inserter.insert(op)
+
+
+class _Inserter:
+    def __init__(self, graph: SpyreGraph) -> None:
+        self.graph = graph
+        self._copies: dict[tuple[object, ...], Buffer] = {}
+
+    def insert(self, op: Op) -> None:
+        after: list[Op] = []
+        for _ in range(_MOST_COPIES):
+            found = fit(op)
+            if not isinstance(found, Misfit):
+                op.fit = found
+                self.graph.ops.append(op)
+                self.graph.ops += after
+                self._forget(op.output.buffer)
+                return
+            if op.opcode in ("identity", "identity_int") and op.reads:
+                # A copy already: element by element, any layout goes to any other.
+                op.kind = "restickify"
+                self.graph.ops.append(op)
+                self._forget(op.output.buffer)
+                return
+            copy = copy_for(op, found)
+            is_output = found.operand == len(op.tensors) - 1
+            op = self._output(op, found, copy, after) if is_output else self._input(op, found, copy)
+        raise Unsupported(
+            f"{op.origin.aten or op.opcode} on these layouts",
+            found.reason if isinstance(found, Misfit) else "no layout fits",
+            origin=op.origin,
+            tensors=tuple(tensor.buffer.describe() for tensor in op.tensors),
+            way_out="call .contiguous() on its inputs",
+        )
+
+    def _forget(self, buffer: Buffer) -> None:
+        """What was copied from a buffer before it was written again is of no use now."""
+        self._copies = {key: made for key, made in self._copies.items() if key[0] is not buffer}
+
+    def _input(self, op: Op, misfit: Misfit, copy: Copy) -> Op:
+        read = op.tensors[misfit.operand]
+        moved = _original(read, misfit, copy)
+        key = (read.buffer, moved, copy)
+        made = self._copies.get(key)
+        if made is None:
+            made = self._copies[key] = _buffer_for(copy, read.buffer, self.graph)
+            source = Read(read.buffer, *moved)
+            self._copy(op, source, Read(made, 0, _strides(copy, made)), copy)
+        return substitute(op, misfit, copy, made)
+
+    def _output(self, op: Op, misfit: Misfit, copy: Copy, after: list[Op]) -> Op:
+        write = op.output
+        made = _buffer_for(copy, write.buffer, self.graph)
+        moved = _original(write, misfit, copy)
+        back = Op(
+            _identity(write.buffer),
+            "restickify",
+            copy.extents,
+            [Read(made, 0, _strides(copy, made))],
+            Read(write.buffer, *moved),
+            origin=op.origin,
+            node=op.node,
+        )
+        after.insert(0, back)
+        return substitute(op, misfit, copy, made)
+
+    def _copy(self, op: Op, source: Read, to: Read, copy: Copy) -> None:
+        opcode = _identity(to.buffer)
+        inputs: list[Operand] = [source]
+        self.graph.ops.append(
+            Op(opcode, "restickify", copy.extents, inputs, to, origin=op.origin, node=op.node)
+        )
+
+
+def _identity(buffer: Buffer) -> str:
+    return "identity_int" if buffer.format.domain == "I" else "identity"
+
+
+def _strides(copy: Copy, made: Buffer) -> Sizes:
+    return dense(copy.extents) if copy.is_flat else made.stride
+
+
+def _original(read: Read, misfit: Misfit, copy: Copy) -> tuple[int, Sizes]:
+    """Offset and strides of the original over the loops of the copy."""
+    if misfit.is_whole:
+        return 0, tuple(read.buffer.stride[d] for d in copy.loops)
+    return read.offset, tuple(read.strides[i] for i in copy.loops)
+
+
+def _buffer_for(copy: Copy, like: Buffer, graph: SpyreGraph | None = None) -> Buffer:
+    if graph is None:
+        buffer = Buffer("copy", copy.size, dense(copy.size), like.dtype, prod(copy.size))
+    else:
+        buffer = graph.temporary(copy.size, like.dtype)
+    buffer.storage = storage_for(buffer, copy.order)
+    return buffer
+
+
+def substitute(op: Op, misfit: Misfit, copy: Copy, made: Buffer | None = None) -> Op:
+    """The operation with one operand taken from its copy."""
+    read = op.tensors[misfit.operand]
+    made = made or _buffer_for(copy, read.buffer)
+    gathered = op.gathered
+    if misfit.is_whole:
+        # The same walk through the same dimensions, in the copy's host order.
+        steps = {read.buffer.stride[d]: made.stride[i] for i, d in enumerate(copy.loops)}
+        strides = tuple(steps.get(step, 0) if step else 0 for step in read.strides)
+        gathered = steps[op.gathered]
+        moved = Read(made, _moved_offset(read, copy, made), strides)
+    else:
+        own = _strides(copy, made)
+        new = [0] * len(op.extents)
+        for dim, loop in enumerate(copy.loops):
+            new[loop] = own[dim]
+        moved = Read(made, 0, tuple(new))
+    if misfit.operand == len(op.tensors) - 1:
+        return replace(op, output=moved)
+    inputs = list(op.inputs)
+    position = [i for i, value in enumerate(inputs) if isinstance(value, Read)][misfit.operand]
+    inputs[position] = moved
+    return replace(op, inputs=inputs, gathered=gathered)
+
+
+def _moved_offset(read: Read, copy: Copy, made: Buffer) -> int:
+    offset, left = 0, read.offset
+    for stride, dim in sorted(
+        ((read.buffer.stride[d], i) for i, d in enumerate(copy.loops)), reverse=True
+    ):
+        if stride:
+            digit, left = divmod(left, stride)
+            offset += digit * made.stride[dim]
+    return offset

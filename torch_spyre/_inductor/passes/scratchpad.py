@@ -1,0 +1,324 @@
+"""Scratchpad planning: which buffers live in LX, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from math import prod
+
+from torch_spyre import ir
+from torch_spyre.ir.spec import Allocation
+
+from .. import config
+from ..graph import Buffer, Fit, Op, Read, SpyreGraph
+from ..scratchpad.solvers import Request, lx_capacity, solver
+from ..sharing import LocalSlice, boxes
+
+STICK_BYTES = 128
+
+
+def scratchpad_planning(graph: SpyreGraph) -> None:
+    """Give buffers addresses in the cores' scratchpads.
+
+    Needs: a core split for every operation.  Leaves: `buffer.place` and `buffer.local` of buffers
+    in LX; `buffer.why_not_lx` of those that are not. Inputs that are read more than once are
+    cloned into LX, outputs that are read again are produced there and cloned out.
+    """
+    if not config.lx_planning:
+        for buffer in graph.buffers.values():
+            buffer.why_not_lx = "scratchpad planning is off (LX_PLANNING=0)"
+        return
+    planned: list[Op] = []
+    for _, stretch in groupby(graph.ops, key=lambda op: op.kernel):
+        planned += _Kernel(graph, list(stretch)).plan()
+    graph.ops = planned
+
+
+@dataclass
+class _Clone:
+    """An inserted copy, and how to do without it."""
+
+    buffer: Buffer
+    undo: Callable[[], None]
+
+
+@dataclass
+class _Kernel:
+    graph: SpyreGraph
+    ops: list[Op]
+    clones: list[_Clone] = field(default_factory=list)
+
+    def plan(self) -> list[Op]:
+        if config.boundary_clones:
+            self._clone_inputs()
+            self._clone_outputs()
+        self._place()
+        return self.ops
+
+    # ---- Placement -----------------------------------------------------------------------------
+
+    def _place(self) -> None:
+        first, last = _lifetimes(self.ops)
+        requests = []
+        for buffer, start in first.items():
+            buffer.why_not_lx = why_not_lx(self.graph, buffer, self.ops)
+            if buffer.why_not_lx:
+                continue
+            owner = self.ops[start]
+            buffer.local = LocalSlice(boxes(owner, len(owner.tensors) - 1))
+            requests.append(
+                Request(
+                    buffer.name,
+                    _local_bytes(buffer),
+                    start,
+                    last[buffer],
+                    over=self._overwritable(owner, start, last),
+                    benefit=self._benefit(buffer),
+                )
+            )
+        capacity = lx_capacity(config.dxp_lx_frac_avail)
+        wanted = {request.name for request in requests}
+        requests = [
+            Request(r.name, r.nbytes, r.first, r.last, _among(r.over, wanted), r.benefit)
+            for r in requests
+        ]
+        addresses = solver(config.layout_solver).solve(requests, capacity)
+        for request in requests:
+            buffer = self.graph.buffers[request.name]
+            address = addresses.get(request.name)
+            if address is None:
+                buffer.local = None
+                buffer.why_not_lx = f"{request.nbytes} bytes per core did not fit beside others"
+            else:
+                buffer.place = Allocation("lx", address)
+        for clone in self.clones:
+            if clone.buffer.place is None:
+                clone.undo()
+
+    def _benefit(self, buffer: Buffer) -> int:
+        reads = sum(read.buffer is buffer for op in self.ops for read in op.reads)
+        return buffer.nbytes * (1 + reads)
+
+    def _overwritable(self, op: Op, at: int, last: dict[Buffer, int]) -> tuple[str, ...]:
+        """Operands that die here and lie just as the result will."""
+        if op.kind != "pointwise" or op.fit is None:
+            return ()
+        output = len(op.tensors) - 1
+        target = op.output.buffer
+        names = []
+        for buffer in dict.fromkeys(read.buffer for read in op.reads):
+            if last.get(buffer) != at or not buffer.is_temporary:
+                continue
+            walks = {op.fit.walks[i] for i, read in enumerate(op.reads) if read.buffer is buffer}
+            is_same = (
+                walks == {op.fit.walks[output]}
+                and buffer.storage == target.storage
+                and buffer.format.nbytes == target.format.nbytes
+            )
+            if is_same:
+                names.append(buffer.name)
+        return tuple(names)
+
+    # ---- Boundary clones -----------------------------------------------------------------------
+
+    def _clone_inputs(self) -> None:
+        """Read an input from LPDDR5 once, where several operations want it."""
+        made = {op.output.buffer for op in self.ops}
+        uses: dict[Buffer, list[tuple[Op, int]]] = {}
+        for op in self.ops:
+            if op.fit is None or op.kind == "gather":
+                continue
+            for operand, read in enumerate(op.reads):
+                if read.buffer not in made and not read.buffer.is_mutated:
+                    uses.setdefault(read.buffer, []).append((op, operand))
+        for buffer, readers in uses.items():
+            if len(readers) > 1:
+                self._clone_input(buffer, readers)
+
+    def _clone_input(self, buffer: Buffer, readers: Sequence[tuple[Op, int]]) -> None:
+        op, operand = readers[0]
+        fit = _copy_fit(op, operand)
+        if fit is None:
+            return
+        owner = LocalSlice(boxes(op, operand))
+        served = [
+            (reader, i)
+            for reader, i in readers
+            if _walks_sticks(reader) and owner.why_not(boxes(reader, i)) is None
+        ]
+        if len(served) < 2:
+            return
+        clone = self._buffer_like(buffer)
+        source = op.reads[operand]
+        copy = Op(
+            "identity_int" if buffer.format.domain == "I" else "identity",
+            "pointwise",
+            op.extents,
+            [source],
+            source._replace(buffer=clone),
+            origin=op.origin,
+            node=op.node,
+            fit=fit,
+            slices=op.slices,
+            core_order=op.core_order,
+            kernel=op.kernel,
+        )
+        at = self.ops.index(op)
+        self.ops.insert(at, copy)
+        _switch(served, clone)
+
+        def undo() -> None:
+            self.ops.remove(copy)
+            _switch(served, buffer)
+
+        self.clones.append(_Clone(clone, undo))
+
+    def _clone_outputs(self) -> None:
+        """Keep an output at hand for those who read it again."""
+        for op in list(self.ops):
+            buffer = op.output.buffer
+            writers = [other for other in self.ops if other.output.buffer is buffer]
+            if not _leaves(buffer, self.graph, op.kernel) or len(writers) != 1 or op.fit is None:
+                continue
+            if buffer.is_mutated:
+                continue
+            output = len(op.tensors) - 1
+            owner = LocalSlice(boxes(op, output))
+            served = [
+                (reader, i)
+                for reader in self.ops
+                if reader.fit is not None
+                for i, read in enumerate(reader.reads)
+                if read.buffer is buffer
+                and _walks_sticks(reader)
+                and owner.why_not(boxes(reader, i)) is None
+            ]
+            fit = _copy_fit(op, output)
+            if served and fit is not None:
+                self._clone_output(op, fit, served)
+
+    def _clone_output(self, op: Op, fit: Fit, served: Sequence[tuple[Op, int]]) -> None:
+        buffer = op.output.buffer
+        clone = self._buffer_like(buffer)
+        write = op.output
+        op.output = write._replace(buffer=clone)
+        copy = Op(
+            "identity_int" if buffer.format.domain == "I" else "identity",
+            "pointwise",
+            op.extents,
+            [op.output],
+            write,
+            origin=op.origin,
+            node=op.node,
+            fit=fit,
+            slices=tuple(1 if i in op.fit.reduced else n for i, n in enumerate(op.slices))
+            if op.fit
+            else (),
+            core_order=op.core_order,
+            kernel=op.kernel,
+        )
+        self.ops.insert(self.ops.index(op) + 1, copy)
+        _switch(served, clone)
+
+        def undo() -> None:
+            self.ops.remove(copy)
+            op.output = write
+            _switch(served, buffer)
+
+        self.clones.append(_Clone(clone, undo))
+
+    def _buffer_like(self, buffer: Buffer) -> Buffer:
+        clone = self.graph.temporary(buffer.size, buffer.dtype, buffer.stride)
+        clone.numel, clone.storage = buffer.numel, buffer.storage
+        return clone
+
+
+def why_not_lx(graph: SpyreGraph, buffer: Buffer, ops: Sequence[Op]) -> str:
+    """The one place that decides whether a buffer may live in a scratchpad; empty if it may."""
+    if not buffer.is_temporary:
+        return "it enters or leaves the graph"
+    kernel = ops[0].kernel
+    if _leaves(buffer, graph, kernel):
+        return "another kernel reads it, and nothing in LX survives a kernel"
+    writers = [op for op in ops if op.output.buffer is buffer]
+    if len(writers) != 1:
+        return f"{len(writers)} operations write parts of it"
+    (writer,) = writers
+    if writer.fit is None:
+        return "it is written element by element (restickify)"
+    owner = LocalSlice(boxes(writer, len(writer.tensors) - 1))
+    for op in ops:
+        for operand, read in enumerate(op.reads):
+            if read.buffer is not buffer:
+                continue
+            if op.fit is None:
+                return f"{op.opcode} reads it element by element (restickify)"
+            if op.kind == "gather" and operand < 2:
+                return "it is indirectly addressed (gather)"
+            if any(step < 0 for step in op.fit.walks[operand].strides):
+                return f"{op.opcode} walks through it backwards"
+            reason = owner.why_not(boxes(op, operand))
+            if reason is not None:
+                return f"{op.opcode} of {op.output.buffer.name}: {reason}"
+    return ""
+
+
+def _leaves(buffer: Buffer, graph: SpyreGraph, kernel: int) -> bool:
+    """Does somebody outside this kernel see the buffer?"""
+    if buffer.is_output:
+        return True
+    return any(
+        op.kernel != kernel and any(tensor.buffer is buffer for tensor in op.tensors)
+        for op in graph.ops
+    )
+
+
+def _lifetimes(ops: Sequence[Op]) -> tuple[dict[Buffer, int], dict[Buffer, int]]:
+    """First write and last use of everything that is written here, by position."""
+    first: dict[Buffer, int] = {}
+    last: dict[Buffer, int] = {}
+    for i, op in enumerate(ops):
+        first.setdefault(op.output.buffer, i)
+        for tensor in op.tensors:
+            last[tensor.buffer] = i
+    return first, last
+
+
+def _local_bytes(buffer: Buffer) -> int:
+    assert buffer.local is not None
+    return prod(buffer.local.size) * STICK_BYTES
+
+
+def _walks_sticks(op: Op) -> bool:
+    """Is it known which core touches what? Not of copies element by element, nor of tables."""
+    return op.fit is not None and op.kind != "gather"
+
+
+def _copy_fit(op: Op, operand: int) -> Fit | None:
+    """A copy of an operand, divided as the operation is; None if cores would copy the same."""
+    fit = op.fit
+    if fit is None or (fit.lane is not None and operand < 2):
+        return None
+    walk = fit.walks[operand]
+    still = [i for i, step in enumerate(walk.strides) if step == 0]
+    if walk.lanes != "vector" or any(op.slices[i] > 1 for i in still):
+        return None
+    plan = fit.plan
+    length = plan.n_length if isinstance(plan, ir.MatmulAligned) else plan.length
+    extents = tuple(1 if i in still and i != fit.stick else n for i, n in enumerate(fit.extents))
+    copy = ir.Aligned(
+        extents, fit.stick, fit.lanes, (walk, walk), (), length, tuple(plan.variables)
+    )
+    return Fit(copy, (fit.where[operand], fit.where[operand]))
+
+
+def _switch(uses: Sequence[tuple[Op, int]], buffer: Buffer) -> None:
+    """Let these reads, named by their position among the tensors, take another buffer."""
+    for op, operand in uses:
+        position = [i for i, value in enumerate(op.inputs) if isinstance(value, Read)][operand]
+        op.inputs[position] = op.reads[operand]._replace(buffer=buffer)
+
+
+def _among(names: Sequence[str], wanted: set[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name in wanted)

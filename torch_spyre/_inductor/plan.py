@@ -1,0 +1,199 @@
+"""From Inductor's lowered graph to planned kernels: what happens when the wrapper is created."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch._inductor import ir as inductor_ir
+from torch._inductor.graph import GraphLowering
+
+from torch_spyre import ir
+from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.ir.bundle import Bundle
+
+from . import debug, layouts
+from .codegen.opspec import KernelDraft, kernels_of
+from .codegen.superdsc import bundle_of
+from .dynamic import DynamicSizes, NeedsStaticSizesError
+from .graph import Buffer, SpyreGraph
+from .passes import run_passes
+from .passes.split import split_multi_op_bodies
+from .runtime import ArgView, serialize_kernel
+from .translate import Nest, Translator
+
+
+@dataclass
+class PlannedKernel:
+    """A kernel as the wrapper sees it."""
+
+    draft: KernelDraft
+    bundle: Bundle
+    views: tuple[ArgView, ...]
+    text: str
+    first_node: str
+    last_node: str
+    arguments: tuple[Buffer, ...]
+    allocations: tuple[Buffer, ...] = ()  # temporaries that this kernel is the first to touch
+
+
+@dataclass
+class Kernels:
+    """The kernels of a graph, and which Inductor operation each is complete with."""
+
+    kernels: list[PlannedKernel] = field(default_factory=list)
+    tensors: dict[str, Buffer] = field(default_factory=dict)  # real tensors on the card
+    order: dict[str, int] = field(default_factory=dict)  # of Inductor's operations
+    extents: tuple[Any, ...] = ()  # symbols whose values a launch takes
+    sizes: dict[str, Any] = field(default_factory=dict)  # one-element inputs that hold a size
+
+    def finished_by(self, node: str) -> list[PlannedKernel]:
+        """Kernels whose last operation belongs to this node of Inductor's."""
+        return [kernel for kernel in self.kernels if kernel.last_node == node]
+
+    def is_open_after(self, node: str) -> bool:
+        """Has a kernel begun by then that is not complete?"""
+        at = self.order[node]
+        return any(
+            self.order[kernel.first_node] <= at < self.order[kernel.last_node]
+            for kernel in self.kernels
+        )
+
+
+def plan_graph(lowered: GraphLowering) -> Kernels:
+    """Translate, run the passes, and write the bundles of a lowered graph."""
+    try:
+        return _plan(lowered, DynamicSizes(lowered.sizevars))
+    except NeedsStaticSizesError as error:
+        debug.log.info("compiling for fixed sizes: %s", error)
+        return _plan(lowered, DynamicSizes(lowered.sizevars, is_static=True))
+
+
+def _plan(lowered: GraphLowering, dynamic: DynamicSizes) -> Kernels:
+    translation = Translator(lowered, dynamic).run()
+    graph = SpyreGraph([], dict(translation.buffers), name=lowered.name or "graph")
+    _mark_boundaries(lowered, translation.aliases, graph)
+    for buffer in graph.buffers.values():
+        if buffer.is_dynamic and not buffer.is_temporary:
+            for size in buffer.shape:
+                dynamic.symbol(size)
+    _set_input_layouts(lowered, graph)
+    segment = 0
+    for entry in translation.nests:
+        if not isinstance(entry, Nest):
+            segment += 1
+            continue
+        first = len(graph.ops)
+        split_multi_op_bodies([entry], graph)
+        for op in graph.ops[first:]:
+            op.kernel = segment
+    graph.extents = tuple(dynamic.buckets.values())
+    run_passes(graph)
+    kernels = _kernels(lowered, graph)
+    kernels.extents = tuple(dynamic.buckets)
+    kernels.sizes = translation.sizes
+    debug.show(kernels, graph)
+    return kernels
+
+
+def _mark_boundaries(lowered: GraphLowering, aliases: dict[str, str], graph: SpyreGraph) -> None:
+    """What leaves the graph, and what operations that are not ours touch."""
+
+    def root(name: str) -> str:
+        while name in aliases:
+            name = aliases[name]
+        return name
+
+    seen = set(lowered.get_output_names())
+    for operation in lowered.operations:
+        device = operation.get_device()
+        is_ours = device is not None and device.type == DEVICE_NAME
+        if isinstance(operation, inductor_ir.ComputedBuffer) and is_ours:
+            continue
+        if isinstance(operation, inductor_ir.NopKernel):
+            continue
+        # Not `get_read_names`: of an OperationBuffer that is its own name.
+        seen |= {dependency.name for dependency in operation.get_reads()}
+        seen |= {buffer.get_name() for buffer in operation.get_outputs()}
+    for name in seen:
+        buffer = graph.buffers.get(root(name))
+        if buffer is not None and not buffer.is_input:
+            buffer.is_output = True
+
+
+def _set_input_layouts(lowered: GraphLowering, graph: SpyreGraph) -> None:
+    known = layouts.of_graph_inputs(lowered)
+    for name, buffer in graph.buffers.items():
+        if not buffer.is_input:
+            continue
+        key = known.get(name)
+        if key is None or buffer.is_dynamic:
+            buffer.storage = layouts.default(buffer.size, buffer.stride, buffer.dtype, buffer.numel)
+        else:
+            buffer.storage = ir.Storage(*key, max(buffer.numel, 1))
+
+
+def _kernels(lowered: GraphLowering, graph: SpyreGraph) -> Kernels:
+    names = [operation.get_operation_name() for operation in lowered.operations]
+    result = Kernels(order={name: i for i, name in enumerate(names)})
+    touched: set[Buffer] = set()
+    inductor_names = set(lowered.name_to_buffer) | set(lowered.graph_inputs)
+    for draft in kernels_of(graph):
+        bundle = bundle_of(draft.spec)
+        views = tuple(
+            ArgView(
+                buffer.size,
+                buffer.stride,
+                str(buffer.dtype).removeprefix("torch."),
+                buffer.storage.device_size,
+                buffer.storage.stride_map,
+            )
+            for buffer in draft.arguments
+            if buffer.storage is not None
+        )
+        fresh = tuple(
+            buffer
+            for buffer in draft.arguments
+            if buffer not in touched and buffer.name not in inductor_names and not buffer.is_input
+        )
+        touched.update(draft.arguments)
+        result.kernels.append(
+            PlannedKernel(
+                draft,
+                bundle,
+                views,
+                serialize_kernel(bundle, views),
+                draft.ops[0].node,
+                draft.ops[-1].node,
+                draft.arguments,
+                fresh,
+            )
+        )
+        for buffer in draft.arguments:
+            result.tensors[buffer.name] = buffer
+    _retire(lowered, result)
+    return result
+
+
+def _retire(lowered: GraphLowering, kernels: Kernels) -> None:
+    """Tell Inductor which buffers became part of a kernel, and the layouts of the others."""
+    from .wrapper import FixedTiledLayout
+
+    outputs = set(lowered.get_output_names())
+    for name, buffer in list(lowered.name_to_buffer.items()):
+        layout: Any = getattr(buffer, "layout", None)
+        if not isinstance(layout, inductor_ir.Layout) or layout.device.type != DEVICE_NAME:
+            continue
+        planned = kernels.tensors.get(name)
+        if planned is not None and planned.storage is not None:
+            if type(layout) is inductor_ir.FixedLayout:
+                storage = planned.storage
+                buffer.layout = FixedTiledLayout(layout, storage.device_size, storage.stride_map)
+        elif name not in outputs and type(layout) is inductor_ir.FixedLayout:
+            lowered.removed_buffers.add(name)
+    # Parts of a concatenation are views of it. They come before it, and go with it.
+    for name, buffer in reversed(list(lowered.name_to_buffer.items())):
+        layout = getattr(buffer, "layout", None)
+        if isinstance(layout, inductor_ir.NonOwningLayout):
+            if layout.view.get_name() in lowered.removed_buffers:
+                lowered.removed_buffers.add(name)

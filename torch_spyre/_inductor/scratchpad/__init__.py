@@ -1,0 +1,1 @@
+"""Scratchpad planning: which buffers live in LX, and where."""

@@ -1,0 +1,129 @@
+"""Which core touches which part of a tensor: the question behind every scratchpad decision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+from torch_spyre.ir.arguments import Plan, core_shares
+from torch_spyre.ir.coordinates import core_boxes
+from torch_spyre.ir.spec import Coordinate
+
+from .graph import Op, Sizes
+
+
+class Box(NamedTuple):
+    """Lowest and highest coordinate per device dimension, the lanes left out; both included."""
+
+    low: Sizes
+    high: Sizes
+
+    def holds(self, other: Box) -> bool:
+        return all(a <= b for a, b in zip(self.low, other.low, strict=True)) and all(
+            a >= b for a, b in zip(self.high, other.high, strict=True)
+        )
+
+
+class Division(NamedTuple):
+    """Slices per dimension, and the order in which cores count through them."""
+
+    slices: Sizes
+    order: Sizes = ()
+
+
+def boxes(op: Op, operand: int, division: Division | None = None) -> tuple[Box, ...]:
+    """Per core, in core order: the part of a tensor operand that it touches."""
+    assert op.fit is not None
+    division = division or Division(op.slices, op.core_order)
+    return _boxes(op.fit.plan, op.fit.where[operand][:-1], division)
+
+
+@lru_cache(maxsize=16384)
+def _boxes(plan: Plan, where: tuple[Coordinate, ...], division: Division) -> tuple[Box, ...]:
+    starts, extents = core_shares(plan, division.slices)
+    found = core_boxes(where, starts, extents)
+    return tuple(
+        Box(tuple(low for low, _ in found[i]), tuple(high for _, high in found[i]))
+        for i in _core_order(division)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _core_order(division: Division) -> tuple[int, ...]:
+    """For each core, the number of its slice in the dimensions' own row-major order."""
+    slices, order = division
+    dims = (*order, *(i for i in range(len(slices)) if i not in order))
+    strides = [prod(slices[i + 1 :]) for i in range(len(slices))]
+    return tuple(
+        sum(place * strides[i] for place, i in zip(row, dims, strict=True))
+        for row in product(*(range(slices[i]) for i in dims))
+    )
+
+
+@dataclass(frozen=True)
+class LocalSlice:
+    """What a core holds of a tensor in its scratchpad: the box of its writer."""
+
+    owners: tuple[Box, ...]
+
+    @property
+    def size(self) -> Sizes:
+        """Device dimensions of the largest slice, the lanes left out."""
+        ranges = [
+            [high - low + 1 for low, high in zip(box.low, box.high, strict=True)]
+            for box in self.owners
+        ]
+        return tuple(map(max, zip(*ranges, strict=True)))
+
+    def why_not(self, readers: Sequence[Box]) -> str | None:
+        """Why these reads can't be served from the cores' own scratchpads; None if they can."""
+        if len(readers) > len(self.owners):
+            return f"{len(readers)} cores read what {len(self.owners)} cores own"
+        shift = None
+        for core, (own, read) in enumerate(zip(self.owners, readers, strict=False)):
+            if not own.holds(read):
+                return f"core {core} reads {_text(read)} but owns {_text(own)}"
+            delta = tuple(a - b for a, b in zip(read.low, own.low, strict=True))
+            if shift is not None and delta != shift:
+                return f"core {core} starts elsewhere in its slice than core 0"
+            shift = delta
+        return None
+
+    def shift(self, readers: Sequence[Box]) -> Sizes:
+        """Where a reader starts in the slice, per device dimension."""
+        return tuple(a - b for a, b in zip(readers[0].low, self.owners[0].low, strict=True))
+
+
+def _text(box: Box) -> str:
+    return "×".join(f"{a}..{b}" for a, b in zip(box.low, box.high, strict=True)) or "all"
+
+
+def matching_division(owners: Sequence[Box], op: Op, operand: int) -> Division | None:
+    """The division with which every core touches just what it owns; None if there is none.
+
+    Along each device dimension the owners' parts say into how many slices it is cut; the one
+    iteration dimension that moves along it must be cut alike. The dimension whose parts change
+    least from core to core counts first.
+    """
+    assert op.fit is not None
+    slices = [1] * len(op.fit.extents)
+    runs: dict[int, int] = {}
+    for d, coordinate in enumerate(op.fit.where[operand][:-1]):
+        parts = [(box.low[d], box.high[d]) for box in owners]
+        count = len(set(parts))
+        if count == 1:
+            continue
+        moving = {term.variable for term in coordinate.terms}
+        if len(moving) != 1:
+            return None
+        (dim,) = moving
+        if op.fit.extents[dim] < count or dim in op.fit.reduced:
+            return None
+        slices[dim] = count
+        runs[dim] = next(i for i, part in enumerate(parts) if part != parts[0])
+    order = tuple(sorted(runs, key=lambda dim: -runs[dim]))
+    return Division(tuple(slices), order if order != tuple(sorted(order)) else ())

@@ -1,0 +1,334 @@
+"""From Inductor's lowered operations to loop nests of ours.
+
+Requires lowered operations whose layouts are decided. Leaves `Nest`s in program order, and a
+`Buffer` for everything they read or write.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+from torch._inductor import ir as inductor_ir
+from torch._inductor.graph import GraphLowering
+from torch._inductor.utils import sympy_index_symbol
+from torch._inductor.virtualized import V
+
+from torch_spyre.ir import Term
+from torch_spyre.ir.spec import Origin
+
+from .body import IndexReader, Position, Recorder, UnevenIndexError, Value
+from .dynamic import DynamicSizes
+from .errors import Unsupported
+from .graph import Buffer, Sizes, dense
+
+REDUCTIONS = {
+    "sum": "sum",
+    "max": "amax",
+    "min": "amin",
+    "prod": "prod",
+    "any": "amax",
+    "batchmatmul": "batchmatmul",
+}
+
+
+@dataclass(eq=False)
+class Nest:
+    """Loops around an expression: what one Inductor operation stores where.
+
+    The last `len(extents) - outer` loops are reduced. A matmul has two values.
+    """
+
+    node: str
+    extents: Sizes
+    outer: int
+    values: tuple[Value, ...]
+    reduction: str | None
+    target: Buffer
+    position: Position
+    origin: Origin
+    dtype: torch.dtype
+    symbols: tuple[int | None, ...] = ()  # of the reduced loops: extent arguments
+
+
+@dataclass(eq=False)
+class Translation:
+    """The nests of a graph, in order, with None where an operation is not ours to run."""
+
+    nests: list[Nest | str] = field(default_factory=list)  # a name: an operation that stays
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)  # results that live in other buffers
+    sizes: dict[str, sympy.Expr] = field(default_factory=dict)  # buffers that hold a size
+
+
+class Translator:
+    """Walks `graph.operations` once."""
+
+    def __init__(self, graph: GraphLowering, dynamic: DynamicSizes) -> None:
+        self.graph = graph
+        self.dynamic = dynamic
+        self.done = Translation()
+
+    def run(self) -> Translation:
+        for name, box in self.graph.graph_inputs.items():
+            if isinstance(box, inductor_ir.TensorBox):
+                self._add_buffer(name, box.get_layout(), is_input=True)
+        for name, tensor in self.graph.constants.items():
+            if tensor.device.type == "spyre":
+                size, stride = tuple(tensor.size()), tuple(tensor.stride())
+                self.add(name, size, stride, tensor.dtype, is_input=True)
+        for operation in self.graph.operations:
+            self._operation(operation)
+        return self.done
+
+    # ---- Buffers -------------------------------------------------------------------------------
+
+    def size(self, expr: Any) -> int:
+        """A size or a stride as a number."""
+        return self.dynamic.number(expr)
+
+    def sizes(self, exprs: Sequence[Any]) -> Sizes:
+        return tuple(self.size(expr) for expr in exprs)
+
+    def add(
+        self, name: str, size: Sizes, stride: Sizes, dtype: torch.dtype, is_input: bool = False
+    ) -> Buffer:
+        reach = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True) if n)
+        numel = 0 if 0 in size else reach
+        buffer = Buffer(name, size, stride, dtype, numel, is_input=is_input)
+        self.done.buffers[name] = buffer
+        return buffer
+
+    def _add_buffer(self, name: str, layout: Any, is_input: bool = False) -> Buffer | None:
+        if layout.device.type != "spyre":
+            return None
+        size, stride = self.sizes(layout.size), self.sizes(layout.stride)
+        buffer = self.add(name, size, stride, layout.dtype, is_input)
+        buffer.shape = tuple(layout.size)
+        buffer.is_dynamic = any(self.dynamic.is_dynamic(n) for n in layout.size)
+        return buffer
+
+    def _size_buffer(self, variables: Collection[sympy.Symbol]) -> Callable[[Any], str | None]:
+        """A tensor with one element for a number that depends on sizes alone, not on loops."""
+
+        def named(expr: sympy.Expr) -> str | None:
+            if expr.free_symbols & set(variables) or not self.dynamic.is_dynamic(expr):
+                return None
+            return self._named_size(expr)
+
+        return named
+
+    def _named_size(self, expr: sympy.Expr) -> str:
+        for name, known in self.done.sizes.items():
+            if known == expr:
+                return name
+        name = f"size{len(self.done.sizes)}"
+        self.add(name, (), (), torch.int64, is_input=True)
+        self.done.sizes[name] = expr
+        return name
+
+    def resolve(self, name: str) -> Buffer:
+        while name in self.done.aliases:
+            name = self.done.aliases[name]
+        return self.done.buffers[name]
+
+    # ---- Operations ----------------------------------------------------------------------------
+
+    def _operation(self, operation: Any) -> None:
+        device = operation.get_device()
+        is_ours = device is not None and device.type == "spyre"
+        if isinstance(operation, inductor_ir.ComputedBuffer) and is_ours:
+            self._computed(operation)
+            return
+        for buffer in operation.get_outputs():
+            layout, name = buffer.layout, buffer.get_name()
+            is_new = name not in self.done.buffers  # parts of a concatenation came before
+            if is_new and isinstance(layout, inductor_ir.Layout) and layout.device is not None:
+                self._add_buffer(name, layout)
+        if not isinstance(operation, inductor_ir.NopKernel):
+            self.done.nests.append(operation.get_operation_name())
+
+    def _computed(self, operation: inductor_ir.ComputedBuffer) -> None:
+        data = operation.data
+        origin = origin_of(operation)
+        if not isinstance(data, inductor_ir.Pointwise | inductor_ir.Reduction) or isinstance(
+            data, inductor_ir.Scatter
+        ):
+            raise Unsupported(
+                f"{type(data).__name__.lower()} ({origin.aten or operation.get_name()})",
+                "this kind of loop has no card operation",
+                origin=origin,
+                way_out="run this part on the CPU: move its inputs with .cpu() and back",
+            )
+        reduction_ranges = getattr(data, "reduction_ranges", ())
+        symbols = [sympy_index_symbol(f"q{i}") for i in range(len(data.ranges))]
+        reduced = [sympy_index_symbol(f"r{i}") for i in range(len(reduction_ranges))]
+        extents = self.sizes(data.ranges) + self.sizes(reduction_ranges)
+        variables = {symbol: i for i, symbol in enumerate([*symbols, *reduced])}
+        reader = IndexReader(variables, extents, sizes=self.size, offsets=self.dynamic.offset)
+        known = variables.keys()
+        recorder = Recorder(
+            reader,
+            self._dtype,
+            _Materializer(self, operation.get_operation_name(), reader, origin),
+            self._size_buffer(known),
+        )
+        index = (symbols, reduced) if reduction_ranges else (symbols,)
+        kind = getattr(data, "reduction_type", None)
+        try:
+            with V.set_ops_handler(recorder):
+                result = data.inner_fn(*index)
+            target, position = self._target(operation, symbols, reader)
+        except (NotImplementedError, UnevenIndexError) as error:
+            raise Unsupported(
+                f"{origin.aten or operation.get_name()}",
+                str(error),
+                origin=origin,
+                way_out="call .contiguous() on its input, or run this part on the CPU",
+            ) from error
+        if kind is not None and kind not in REDUCTIONS:
+            raise Unsupported(
+                f"the reduction {kind}",
+                "it has no card operation",
+                origin=origin,
+                way_out="run this part on the CPU",
+            )
+        values = result if isinstance(result, tuple | list) else (result,)
+        self.done.nests.append(
+            Nest(
+                operation.get_operation_name(),
+                extents,
+                len(symbols),
+                tuple(_unwrapped(value) for value in values),
+                kind,
+                target,
+                position,
+                origin,
+                data.dtype,
+                tuple(self.dynamic.symbol(n) for n in reduction_ranges),
+            )
+        )
+
+    def _dtype(self, name: str) -> torch.dtype:
+        return self.resolve(name).dtype
+
+    def _target(
+        self, operation: inductor_ir.ComputedBuffer, symbols: Sequence[Any], reader: IndexReader
+    ) -> tuple[Buffer, Position]:
+        layout = operation.layout
+        name = operation.get_name()
+        if isinstance(layout, inductor_ir.MutationLayoutSHOULDREMOVE):
+            target = self.resolve(layout.get_buffer().get_name())
+            target.is_mutated = True
+            self.done.aliases[name] = target.name
+        elif isinstance(layout, inductor_ir.NonOwningLayout):
+            target_name = layout.view.get_name()
+            if target_name not in self.done.buffers:
+                self._add_buffer(target_name, layout.view.unwrap_view().get_layout())
+            target = self.resolve(target_name)
+            self.done.aliases[name] = target.name
+            layout = layout.view.get_layout()  # the view knows where the part starts
+        else:
+            added = self._add_buffer(name, layout)
+            assert added is not None
+            target = added
+        assert isinstance(layout, inductor_ir.Layout)
+        return target, reader.position(layout.make_indexer()(list(symbols)))
+
+
+@dataclass
+class _Materializer:
+    """Puts a view that divides several loops together into a buffer of its own.
+
+    `(3i + j) mod 4` can't be split into digits of i and j, but a copy over p = 3i + j can, and the
+    reader then finds its element at 3i + j of the copy.
+    """
+
+    translator: Translator
+    node: str
+    reader: IndexReader
+    origin: Origin
+
+    def __call__(
+        self, name: str, index: sympy.Expr, error: UnevenIndexError
+    ) -> tuple[str, sympy.Expr]:
+        base = error.base
+        whole = sympy.Symbol("whole", integer=True, nonnegative=True)
+        replaced = index.xreplace({base: whole})
+        own = sorted(replaced.free_symbols & self.reader.variables.keys(), key=str)
+        extents = (*(self._extent(symbol) for symbol in own), self._length(base))
+        variables = {symbol: i for i, symbol in enumerate([*own, whole])}
+        # Raises UnevenIndexError if there is more than one such division.
+        position = IndexReader(
+            variables, extents, sizes=self.translator.size, offsets=self.translator.dynamic.offset
+        ).position(replaced)
+        copy = self._copy(name, extents, position)
+        steps = zip(own, dense(extents), strict=False)
+        return copy, sum((symbol * step for symbol, step in steps), base)
+
+    def _copy(self, name: str, extents: Sizes, position: Position) -> str:
+        done = self.translator.done
+        source = self.translator.resolve(name)
+        target = self.translator.add(
+            f"{self.node}_view{len(done.nests)}", extents, dense(extents), source.dtype
+        )
+        terms = tuple(Term(i, step) for i, step in enumerate(target.stride))
+        value = Value(
+            "load", source.dtype, name=name, position=position, variables=position.variables
+        )
+        done.nests.append(
+            Nest(
+                self.node,
+                extents,
+                len(extents),
+                (value,),
+                None,
+                target,
+                Position(0, terms),
+                self.origin,
+                source.dtype,
+            )
+        )
+        return target.name
+
+    def _extent(self, symbol: sympy.Symbol) -> int:
+        return self.reader.extents[self.reader.variables[symbol]]
+
+    def _length(self, base: sympy.Expr) -> int:
+        return (
+            int(base.subs({symbol: self._extent(symbol) - 1 for symbol in base.free_symbols})) + 1
+        )
+
+
+def _unwrapped(value: Any) -> Value:
+    """Inductor wraps what an ops handler returns, for arithmetic on it."""
+    found = getattr(value, "value", value)
+    assert isinstance(found, Value)
+    return found
+
+
+_FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)\n\s*(.*)')
+
+
+def origin_of(operation: Any) -> Origin:
+    """The model's line behind an operation, from the FX node it was lowered for."""
+    nodes = list(getattr(operation, "origins", ()) or ())
+    node = getattr(operation, "origin_node", None) or (nodes[-1] if nodes else None)
+    if node is None:
+        return Origin(buffer=operation.get_name())
+    aten = str(node.target) if node.op == "call_function" else ""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    if not frames:
+        return Origin(aten=aten, buffer=operation.get_name())
+    file, line, function, code = frames[-1]
+    return Origin(_short(file), int(line), function, code.strip(), aten, operation.get_name())
+
+
+def _short(path: str) -> str:
+    """The file without the directories of this machine."""
+    return os.sep.join(path.split(os.sep)[-2:])

@@ -1,0 +1,124 @@
+"""The host program: allocates tiled buffers, launches kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch._inductor import ir
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+from torch._inductor.virtualized import V
+
+from .graph import Buffer
+from .plan import Kernels, PlannedKernel, plan_graph
+
+
+class FixedTiledLayout(ir.FixedLayout):
+    """Inductor's fixed layout, and the device layout of the storage."""
+
+    def __init__(
+        self, layout: ir.Layout, device_size: tuple[int, ...], stride_map: tuple[int, ...]
+    ) -> None:
+        super().__init__(
+            layout.device, layout.dtype, list(layout.size), list(layout.stride), layout.offset
+        )
+        self.device_size = device_size
+        self.stride_map = stride_map
+
+
+class SpyrePythonWrapperCodegen(PythonWrapperCodegen):
+    """Writes `call(args)`. The plan is made when the wrapper is, which is when Inductor has lowered
+    all operations and not yet scheduled them."""
+
+    kernels: Kernels
+    _defined: dict[str, str]  # kernel text to its name
+    _made: set[str]  # arguments that the wrapper made itself
+
+    @staticmethod
+    def create(
+        is_subgraph: bool,
+        subgraph_name: str | None,
+        parent_wrapper: PythonWrapperCodegen | None,
+        partition_signatures: Any = None,
+    ) -> PythonWrapperCodegen:
+        if is_subgraph:
+            raise NotImplementedError("control flow and graph partitions have no form on the card")
+        wrapper = SpyrePythonWrapperCodegen()
+        wrapper.kernels = plan_graph(V.graph)
+        wrapper._defined = {}
+        wrapper._made = set()
+        return wrapper
+
+    def write_header(self) -> None:
+        super().write_header()
+        self.imports.splice(
+            """
+            from torch_spyre._inductor.buckets import from_bucket, to_bucket
+            from torch_spyre._inductor.buckets import size_tensor, valid_part
+            from torch_spyre._inductor.runtime import empty_strided_spyre, spyre_kernel
+            """,
+            strip=True,
+        )
+
+    def make_buffer_allocation(self, buffer: Any) -> str:
+        layout = buffer.get_layout()
+        if not isinstance(layout, FixedTiledLayout):
+            return str(super().make_buffer_allocation(buffer))
+        planned = self.kernels.tensors[buffer.get_name()]
+        return f"{_name(planned)} = {self._empty(planned)}"
+
+    def _empty(self, buffer: Buffer) -> str:
+        assert buffer.storage is not None
+        return (
+            f"empty_strided_spyre({buffer.size}, {buffer.stride}, {buffer.dtype}, "
+            f"{self._device()}, {buffer.storage.device_size}, {buffer.storage.stride_map})"
+        )
+
+    @staticmethod
+    def _device() -> int:
+        devices = sorted(V.graph.device_idxs)
+        return int(devices[0]) if devices else 0
+
+    def write_kernel(self, kernel: PlannedKernel) -> None:
+        """Define the kernel if it is new, allocate what only kernels touch, and launch it."""
+        for buffer in kernel.arguments:
+            self._prepare(buffer, buffer in kernel.allocations)
+        arguments = "".join(f"{_name(buffer)}, " for buffer in kernel.arguments)
+        extents = "".join(f"{symbol}, " for symbol in self.kernels.extents)
+        self.writeline(f"{self._kernel_name(kernel)}.launch(({arguments}), ({extents}))")
+        for buffer, argument in zip(kernel.arguments, kernel.draft.spec.args, strict=True):
+            if buffer.is_dynamic and argument.is_written and not buffer.is_temporary:
+                self._trim(buffer)
+
+    def _prepare(self, buffer: Buffer, is_fresh: bool) -> None:
+        """Make an argument that is not simply there: a size, a bucket, a tensor between kernels."""
+        if is_fresh:
+            self.writeline(f"{_name(buffer)} = {self._empty(buffer)}")
+        elif buffer.name in self.kernels.sizes and buffer.name not in self._made:
+            number = self.codegen_sizevar(self.kernels.sizes[buffer.name])
+            self.writeline(f"{buffer.name} = size_tensor({number}, {self._device()})")
+        elif buffer.is_dynamic and buffer.is_input and buffer.name not in self._made:
+            self.writeline(f"{_name(buffer)} = to_bucket({buffer.name}, {self._empty(buffer)})")
+        self._made.add(buffer.name)
+
+    def _trim(self, buffer: Buffer) -> None:
+        """What leaves the kernels has its own size, not the bucket's."""
+        shape = self.codegen_python_shape_tuple(buffer.shape)
+        if buffer.is_input:
+            self.writeline(f"{buffer.name}.copy_(valid_part({_name(buffer)}, {shape}))")
+            return
+        inductor_buffer = V.graph.get_buffer(buffer.name)
+        stride = self.codegen_python_shape_tuple(tuple(inductor_buffer.get_stride()))
+        self.writeline(f"{buffer.name} = from_bucket({_name(buffer)}, {shape}, {stride})")
+
+    def _kernel_name(self, kernel: PlannedKernel) -> str:
+        name = self._defined.get(kernel.text)
+        if name is None:
+            name = self._defined[kernel.text] = f"spyre_kernel_{len(self._defined)}"
+            self.define_kernel(name, f"spyre_kernel({kernel.text!r}, {name!r})", gpu=False)
+        return name
+
+
+def _name(buffer: Buffer) -> str:
+    """The variable that holds the tensor a kernel works on."""
+    is_bucket = buffer.is_dynamic and not buffer.is_temporary
+    return f"{buffer.name}_bucket" if is_bucket else buffer.name

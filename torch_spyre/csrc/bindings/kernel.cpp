@@ -1,0 +1,117 @@
+// Compiled kernels as the generated code sees them.
+#include "runtime/kernel.h"
+
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "bindings/dtype.h"
+#include "runtime/dtypes.h"
+
+namespace py = pybind11;
+
+namespace spyre {
+namespace {
+
+using Sizes = std::vector<int64_t>;
+
+ArgView make_view(Sizes size, Sizes stride, const py::object& dtype, Sizes device_size,
+                  Sizes stride_map, bool is_written, int64_t nbytes) {
+  ArgView view;
+  view.dtype = scalar_type(dtype);
+  view.size = std::move(size);
+  view.stride = std::move(stride);
+  view.layout = std::make_shared<SpyreTensorLayout>(std::move(device_size), std::move(stride_map),
+                                                    device_format(view.dtype));
+  view.is_written = is_written;
+  view.bytes = nbytes;
+  return view;
+}
+
+using Step = std::tuple<std::string, std::vector<std::string>, std::string>;
+
+ProgramNames to_names(std::string kernel, const std::vector<Step>& steps) {
+  ProgramNames names{std::move(kernel), {}};
+  for (const auto& [op, buffers, source] : steps) {
+    names.steps.push_back({op, buffers, source});
+  }
+  return names;
+}
+
+void launch(const Kernel& kernel, const py::handle& tensors, const Sizes& extents) {
+  const auto items = py::reinterpret_steal<py::object>(
+      PySequence_Fast(tensors.ptr(), "a kernel is launched on a list of tensors"));
+  if (!items) {
+    throw py::error_already_set();
+  }
+  c10::SmallVector<at::Tensor, 16> given;
+  const Py_ssize_t count = PySequence_Fast_GET_SIZE(items.ptr());
+  for (Py_ssize_t index = 0; index < count; ++index) {
+    PyObject* item = PySequence_Fast_GET_ITEM(items.ptr(), index);
+    TORCH_CHECK_TYPE(THPVariable_Check(item), "kernel ", kernel.name(), ", argument ", index,
+                     " is of type ", Py_TYPE(item)->tp_name, ", expected a tensor");
+    given.push_back(THPVariable_Unpack(item));
+  }
+  const py::gil_scoped_release unlocked;
+  kernel.launch(given, extents);
+}
+
+void bind_view(py::module_& m) {
+  py::class_<ArgView>(m, "ArgView", "What the compiler knew of a kernel's argument.")
+      .def(py::init(&make_view), py::kw_only(), py::arg("size"), py::arg("stride"),
+           py::arg("dtype"), py::arg("device_size"), py::arg("stride_map"), py::arg("is_written"),
+           py::arg("nbytes"))
+      .def_property_readonly("size", [](const ArgView& view) { return view.size; })
+      .def_property_readonly("stride", [](const ArgView& view) { return view.stride; })
+      .def_property_readonly("dtype", [](const ArgView& view) { return torch_dtype(view.dtype); })
+      .def_property_readonly("layout", [](const ArgView& view) { return *view.layout; })
+      .def_readonly("is_written", &ArgView::is_written)
+      .def_readonly("nbytes", &ArgView::bytes)
+      .def("starts_alike_at", [](const ArgView& view, int64_t start) {
+        return ViewFrame(view).holds_at(start, *view.layout);
+      });
+}
+
+}  // namespace
+
+void bind_kernel(py::module_& m) {
+  bind_view(m);
+  py::class_<Kernel, std::shared_ptr<Kernel>>(
+      m, "Kernel", "A card program with the views of its arguments that it was compiled for.")
+      .def(py::init([](const py::bytes& program, std::vector<ArgView> views, int64_t pool_bytes,
+                       int64_t extents, std::string name, const std::vector<Step>& steps) {
+             return std::make_shared<Kernel>(program, std::move(views), pool_bytes, extents,
+                                             to_names(std::move(name), steps));
+           }),
+           py::arg("program"), py::arg("views"), py::arg("pool_bytes") = 0, py::arg("extents") = 0,
+           py::arg("name") = "kernel", py::arg("steps") = std::vector<Step>())
+      .def("launch", &launch, py::arg("tensors"), py::arg("extents") = Sizes(),
+           "Queues the kernel on the current stream of the tensors' device.")
+      .def("load", &Kernel::load, py::arg("device"), py::call_guard<py::gil_scoped_release>(),
+           "Loads the program on a card ahead of the first launch.")
+      .def_property_readonly("name", &Kernel::name)
+      .def_property_readonly("program",
+                             [](const Kernel& kernel) { return py::bytes(kernel.program()); })
+      .def_property_readonly("views", &Kernel::views)
+      .def_property_readonly("pool_bytes", &Kernel::pool_bytes)
+      .def_property_readonly("extents", &Kernel::extents);
+  m.def(
+      "empty_strided_with_layout",
+      [](const Sizes& size, const Sizes& stride, const py::object& dtype, int device_index,
+         const Sizes& device_size, const Sizes& stride_map) {
+        const c10::ScalarType type = scalar_type(dtype);
+        const py::gil_scoped_release unlocked;
+        return empty_strided_with_layout(size, stride, type,
+                                         checked_index(static_cast<c10::DeviceIndex>(device_index)),
+                                         device_size, stride_map);
+      },
+      py::arg("size"), py::arg("stride"), py::arg("dtype"), py::arg("device_index"),
+      py::arg("device_size"), py::arg("stride_map"));
+}
+
+}  // namespace spyre

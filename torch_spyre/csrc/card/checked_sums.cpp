@@ -1,0 +1,206 @@
+// Checked mode: steps that accumulate.
+#include <algorithm>
+#include <unordered_map>
+
+#include "checked_step.h"
+
+namespace spyre {
+namespace {
+
+constexpr int kRows = 0, kColumns = 1;  // the operands of a Matmul
+
+// The dimensions in `mask` along which an operand moves.
+uint32_t moving(const CoreStep& step, int operand, uint32_t mask) {
+  for (int dim = 0; dim < step.record->rank; ++dim) {
+    if (step.operand[operand].record->stride[dim] == 0) mask &= ~(uint32_t{1} << dim);
+  }
+  return mask;
+}
+
+}  // namespace
+
+CheckedStep::Accumulation::Accumulation() {
+  worst.fill(kValid);
+  best.fill(kNeverWritten);
+}
+
+void CheckedStep::Accumulation::add(const Lane& lanes, int64_t count) {
+  is_empty = false;
+  for (int64_t i = 0; i < count; ++i) {
+    worst[i] = std::min(worst[i], lanes[i]);
+    best[i] = std::max(best[i], lanes[i]);
+  }
+}
+
+void CheckedStep::Accumulation::add_valid() {
+  is_empty = false;
+  best.fill(kValid);
+}
+
+int64_t CheckedStep::limit(const StepWalk& walk, int lane_dim) const {
+  int64_t lanes = bound_.lanes;
+  for (int i = 0; i < record_.masks; ++i) {
+    const CoreMask& mask = bound_.mask[i];
+    if (mask.dim == kNoStickDim) continue;
+    const int64_t index = walk.index(mask.dim);
+    if (mask.dim == lane_dim) {
+      lanes = std::min(lanes, mask.count - index * bound_.lanes);
+    } else if (index >= mask.count) {
+      return 0;
+    }
+  }
+  return std::max<int64_t>(lanes, 0);
+}
+
+// ---- Reductions --------------------------------------------------------------------------------
+
+void CheckedStep::reduction() {
+  const bool is_along_stick =
+      record_.stick_dim < record_.rank && is_reduced(record_, record_.stick_dim);
+  StepWalk outer(bound_, ~static_cast<uint32_t>(record_.reduced), start_);
+  do {
+    Accumulation sums;
+    accumulate(outer, sums);
+    const uint64_t offset = outer.offset(output_);
+    // Nothing was accumulated: the neutral element, which is an infinity for some operations.
+    const uint8_t neutral = launch_.mode == CheckMode::NonFinite ? kNonFinite : kValid;
+    if (is_along_stick || lanes_of(*bound_.operand[output_].record) != Lanes::Vector) {
+      const uint8_t worst =
+          *std::min_element(sums.worst.begin(), sums.worst.begin() + bound_.lanes);
+      write_first(output_, offset, sums.is_empty ? neutral : worst);
+      continue;
+    }
+    Lane lanes = column_states(sums, outer, 0);
+    if (sums.is_empty) lanes.fill(neutral);
+    write_lanes(output_, offset, present_tiles(output_, outer), lanes);
+  } while (outer.next());
+}
+
+void CheckedStep::accumulate(const StepWalk& outer, Accumulation& sums) {
+  constexpr auto kUse = "is reduced without a mask that leaves it out";
+  const bool is_along_stick =
+      record_.stick_dim < record_.rank && is_reduced(record_, record_.stick_dim);
+  StepWalk walk(outer, record_.reduced);
+  do {
+    const int64_t count = limit(walk, record_.stick_dim);
+    if (count == 0) continue;
+    const uint64_t offset = walk.offset(0);
+    const int tiles = present_tiles(0, walk);
+    if (read_if_valid(0, offset, tiles)) {
+      sums.add_valid();
+      continue;
+    }
+    Lane lanes;
+    read_lanes(0, offset, tiles, lanes);
+    check_first_lanes(kUse, 0, offset, tiles, lanes, kNonFinite);
+    if (is_along_stick) {
+      const auto bad = std::find_if_not(lanes.begin(), lanes.begin() + count, is_defined);
+      if (bad != lanes.begin() + count) {
+        fail_lane(kUse, 0, offset, static_cast<int>(bad - lanes.begin()), *bad);
+      }
+    }
+    sums.add(lanes, count);
+  } while (walk.next());
+}
+
+// Lanes that stand for themselves: good or bad throughout, nothing in between.
+CheckedStep::Lane CheckedStep::column_states(const Accumulation& sums, const StepWalk& outer,
+                                             int operand) const {
+  for (int lane = 0; lane < bound_.lanes && !sums.is_empty; ++lane) {
+    if (!is_defined(sums.worst[lane]) && is_defined(sums.best[lane])) {
+      fail_mixed(outer, operand, lane);
+    }
+  }
+  return sums.worst;
+}
+
+// ---- Matmul ------------------------------------------------------------------------------------
+
+void CheckedStep::matmul() {
+  const uint32_t free_dims = ~static_cast<uint32_t>(record_.reduced);
+  const uint8_t rows = check_rows();
+  std::unordered_map<uint64_t, Lane> columns;  // by the place of their first row of k
+  StepWalk outer(bound_, moving(bound_, kColumns, free_dims), start_);
+  do {
+    Accumulation sums;
+    accumulate_column(outer, sums);
+    columns.emplace(outer.offset(kColumns), column_states(sums, outer, kColumns));
+  } while (outer.next());
+
+  StepWalk walk(bound_, free_dims, start_);
+  do {
+    Lane lanes = columns.at(walk.offset(kColumns));
+    for (uint8_t& lane : lanes) lane = std::min(lane, rows);
+    write_lanes(output_, walk.offset(output_), present_tiles(output_, walk), lanes);
+  } while (walk.next());
+}
+
+// All elements of A that are multiplied must be valid; returns the worst.
+uint8_t CheckedStep::check_rows() {
+  constexpr auto kUse = "is multiplied without a mask that leaves it out";
+  uint8_t worst = kValid;
+  const uint32_t reduced = record_.reduced;
+  StepWalk walk(bound_, reduced | moving(bound_, kRows, ~reduced), start_);
+  do {
+    const int64_t count = limit(walk, record_.lane_dim);
+    if (count == 0 || read_if_valid(kRows, walk.offset(kRows), 1)) continue;
+    Lane lanes;
+    read_lanes(kRows, walk.offset(kRows), 1, lanes);
+    for (int64_t i = 0; i < count; ++i) {
+      if (!is_defined(lanes[i])) {
+        fail_lane(kUse, kRows, walk.offset(kRows), static_cast<int>(i), lanes[i]);
+      }
+      worst = std::min(worst, lanes[i]);
+    }
+  } while (walk.next());
+  return worst;
+}
+
+// One stick of columns of B, over all rows of k.
+void CheckedStep::accumulate_column(const StepWalk& outer, Accumulation& sums) {
+  constexpr auto kUse = "is multiplied without a mask that leaves it out";
+  const int64_t row_stride = bound_.operand[kColumns].record->tile_stride;
+  StepWalk walk(outer, record_.reduced);
+  do {
+    const int64_t count = limit(walk, record_.lane_dim);
+    for (int64_t k = 0; k < count; ++k) {
+      const uint64_t offset = walk.offset(kColumns) + k * row_stride;
+      if (read_if_valid(kColumns, offset, 1)) {
+        sums.add_valid();
+        continue;
+      }
+      Lane lanes;
+      read_lanes(kColumns, offset, 1, lanes);
+      check_first_lanes(kUse, kColumns, offset, 1, lanes, kNonFinite);
+      sums.add(lanes, bound_.lanes);
+    }
+  } while (walk.next());
+}
+
+// ---- Finding the place again -------------------------------------------------------------------
+
+void CheckedStep::fail_mixed(const StepWalk& outer, int operand, int lane) const {
+  const bool is_matmul = is_kind(record_, StepKind::Matmul);
+  const int lane_dim = is_matmul ? record_.lane_dim : record_.stick_dim;
+  const OperandRecord& record = *bound_.operand[operand].record;
+  const int per_tile = lanes_per_tile(operand);
+  const int bytes = element_bytes(format_of(record));
+  StepWalk walk(outer, record_.reduced);
+  do {
+    const int64_t count = limit(walk, lane_dim);
+    const int64_t rows = is_matmul ? count : std::min<int64_t>(count, 1);
+    for (int64_t k = 0; k < rows; ++k) {
+      const int64_t tile = is_matmul ? k : lane / per_tile;
+      const uint64_t stick = walk.offset(operand) + tile * record.tile_stride;
+      const uint8_t* states = shadow_of(operand).states(stick + lane % per_tile * bytes);
+      const uint8_t state = *std::min_element(states, states + bytes);
+      if (is_defined(state)) continue;
+      fail_lane("is accumulated together with valid elements", operand, stick, lane % per_tile,
+                state);
+    }
+  } while (walk.next());
+  fail("an accumulation mixes padding and valid elements", operand, outer.offset(operand),
+       kStickBytes, "mask what is padding");
+}
+
+}  // namespace spyre

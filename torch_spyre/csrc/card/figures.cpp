@@ -1,0 +1,276 @@
+#include "figures.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <span>
+
+#include "../cost/cost.h"
+#include "traffic.h"
+#include "walk.h"
+
+namespace spyre {
+namespace {
+
+// Loop iterations in which masks move that are priced one by one; beyond it the first stands for
+// all.
+constexpr int64_t kMaxPricedLoops = 1 << 10;
+
+// A step at some indices of the loops around it.
+class Description {
+ public:
+  Description(const Program& program, size_t step, std::span<const uint32_t> loops)
+      : program_(program),
+        step_(program.steps[step]),
+        lanes_(program.lanes[step]),
+        loops_(loops),
+        operands_(operands_of(program, step_)) {
+    for (int core = 0; core < kCores; ++core) {
+      if (has_core(step_.cores, core)) cores_.push_back(core);
+    }
+  }
+
+  cost::Step describe() const {
+    cost::Step cost;
+    cost.traffic = traffic();
+    cost.cores = static_cast<int>(cores_.size());
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      if (!is_device(operands_[i])) continue;
+      (i < step_.inputs ? cost.bytes_read : cost.bytes_written) += bytes_of(i, cores_);
+    }
+    for (const int& core : cores_) add_core(core, {&core, 1}, cost);
+    if (cost.traffic == cost::Traffic::RowReduction) cost.rows = output_rows();
+    if (is_kind(step_, StepKind::Matmul)) add_matmul(cost);
+    return cost;
+  }
+
+ private:
+  int64_t bytes_of(size_t operand, std::span<const int> cores) const {
+    if (is_kind(step_, StepKind::Gather) && operand == 0) return gathered_bytes(cores);
+    return kStickBytes *
+           distinct_sticks(program_, step_, operands_[operand], lanes_, cores, loops_);
+  }
+
+  // Which rows a Gather meets is not known here: every iteration counts as a read.
+  int64_t gathered_bytes(std::span<const int> cores) const {
+    int64_t bytes = 0;
+    for (const int core : cores) bytes += iterations(core) * kStickBytes;
+    return bytes;
+  }
+
+  int64_t iterations(int core) const {
+    return iterations_of(program_, step_, core_slot(step_.cores, core));
+  }
+
+  // The units of the busiest core: each takes the maximum of its own.
+  void add_core(int core, std::span<const int> alone, cost::Step& cost) const {
+    int64_t read = 0, written = 0;
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      if (!is_in_memory(operands_[i]) || is_device(operands_[i])) continue;
+      (i < step_.inputs ? read : written) += bytes_of(i, alone);
+    }
+    cost.lx_read = std::max(cost.lx_read, read);
+    cost.lx_written = std::max(cost.lx_written, written);
+    if (is_kind(step_, StepKind::Pointwise) || is_kind(step_, StepKind::Reduction)) {
+      cost.sfp_elements = std::max(cost.sfp_elements, iterations(core) * lanes_);
+    }
+  }
+
+  // ---- Which law -------------------------------------------------------------------------------
+
+  cost::Traffic traffic() const {
+    if (is_kind(step_, StepKind::Matmul)) return cost::Traffic::Matmul;
+    const bool is_alone = program_.steps.size() == 1;
+    const bool is_outside = std::any_of(operands_.begin(), operands_.end(), is_device);
+    if (!is_alone || !is_outside) return cost::Traffic::Fused;
+    switch (static_cast<StepKind>(step_.kind)) {
+      case StepKind::Restickify:
+        return cost::Traffic::Restickify;
+      case StepKind::Reduction:
+        return reduces_stick() ? cost::Traffic::RowReduction : cost::Traffic::CrossRowReduction;
+      case StepKind::Pointwise:
+        return has_broadcast() ? cost::Traffic::BroadcastPointwise : cost::Traffic::Fused;
+      default:
+        return cost::Traffic::Fused;
+    }
+  }
+
+  bool reduces_stick() const {
+    return step_.stick_dim != kNoStickDim && is_reduced(step_, step_.stick_dim);
+  }
+
+  // Does every core read an operand again and again, or one value for a whole stick?
+  bool has_broadcast() const {
+    for (const OperandRecord& operand : operands_.first(step_.inputs)) {
+      if (!is_device(operand)) continue;
+      if (lanes_of(operand) == Lanes::First) return true;
+      for (int dim = 0; dim < step_.rank; ++dim) {
+        if (operand.stride[dim] == 0 && is_walked(program_, step_, dim)) return true;
+      }
+    }
+    return false;
+  }
+
+  int64_t output_rows() const {
+    int64_t rows = 0;
+    for (const int core : cores_) {
+      if (iterations(core) == 0) continue;
+      int64_t kept = 1;
+      for (int dim = 0; dim < step_.rank; ++dim) {
+        if (!is_reduced(step_, dim)) {
+          kept *= extent_at(program_, step_, core_slot(step_.cores, core), dim);
+        }
+      }
+      rows += kept;
+    }
+    return rows;
+  }
+
+  // ---- Matmul ----------------------------------------------------------------------------------
+
+  struct Shape {
+    int64_t m = 1, n = 1, k = 1, batch = 1;
+    int64_t macs() const { return m * n * k * batch; }
+  };
+
+  // Dimensions along which only A moves are rows, only B columns, both (or none) batches.
+  Shape shape_of(int core) const {
+    Shape shape;
+    const int slot = core_slot(step_.cores, core);
+    for (int dim = 0; dim < step_.rank; ++dim) {
+      const int64_t extent = extent_at(program_, step_, slot, dim);
+      if (is_reduced(step_, dim)) {
+        shape.k *= valid_extent(core, dim, extent);
+        continue;
+      }
+      const bool moves_a = operands_[0].stride[dim] != 0 && extent > 1;
+      const bool moves_b = operands_[1].stride[dim] != 0 && extent > 1;
+      if (dim == step_.stick_dim) {
+        shape.n *= extent * lanes_;
+      } else if (moves_a == moves_b) {
+        shape.batch *= extent;
+      } else {
+        (moves_a ? shape.m : shape.n) *= extent;
+      }
+    }
+    return shape;
+  }
+
+  // Along k: elements that count.
+  int64_t valid_extent(int core, int dim, int64_t extent) const {
+    const int64_t unit = counts_lanes(step_, dim) ? lanes_ : 1;
+    int64_t valid = extent * unit;
+    for (const MaskRecord& mask : masks_of(program_, step_)) {
+      if (mask.dim != dim) continue;
+      const int64_t count = mask_count(program_, mask, core_slot(step_.cores, core), loops_);
+      valid = std::clamp<int64_t>(count, 0, valid);
+    }
+    return valid;
+  }
+
+  void add_matmul(cost::Step& cost) const {
+    Shape busiest{0, 0, 0, 0};
+    for (const int core : cores_) {
+      const Shape shape = iterations(core) == 0 ? Shape{0, 0, 0, 0} : shape_of(core);
+      if (shape.macs() > busiest.macs()) busiest = shape;
+    }
+    cost.m = busiest.m;
+    cost.n = busiest.n;
+    cost.k = busiest.k;
+    cost.batch = busiest.batch;
+    cost.bits = format_info(format_of(operands_[0])).bits;
+    cost.a_broadcast = sharers(operands_[0]);
+    cost.b_broadcast = sharers(operands_[1]);
+    if (is_device(operands_[0])) cost.a_bytes = bytes_of(0, cores_);
+    if (is_device(operands_[1])) cost.b_bytes = bytes_of(1, cores_);
+  }
+
+  // The most cores that read the same slice.
+  int sharers(const OperandRecord& operand) const {
+    std::map<int64_t, int> readers;
+    int most = 1;
+    for (const int core : cores_) {
+      if (iterations(core) == 0) continue;
+      most = std::max(most, ++readers[base_at(program_, operand, core_slot(step_.cores, core))]);
+    }
+    return most;
+  }
+
+  const Program& program_;
+  const StepRecord& step_;
+  const int lanes_;
+  const std::span<const uint32_t> loops_;
+  const std::span<const OperandRecord> operands_;
+  std::vector<int> cores_;
+};
+
+// ---- The tree ----------------------------------------------------------------------------------
+
+void add_visits(StepFigures& figures, const cost::Step& step, int64_t visits) {
+  const cost::Breakdown shares = cost::breakdown(step);
+  const auto busy = [&](double share) { return visits * static_cast<int64_t>(std::ceil(share)); };
+  figures.visits += visits;
+  figures.cores = step.cores;
+  figures.bytes_read += visits * step.bytes_read;
+  figures.bytes_written += visits * step.bytes_written;
+  figures.nanoseconds += visits * cost::nanoseconds(step);
+  figures.pt += busy(shares.pt);
+  figures.sfp += busy(shares.sfp);
+  figures.memory += busy(shares.memory);
+  figures.lx += busy(shares.lx);
+}
+
+// One node below loops of these counts. Where masks move with loops, iteration by iteration.
+void add_node(const Program& program, uint32_t step, std::span<const uint32_t> counts,
+              StepFigures& figures) {
+  std::array<bool, kLoopDepth> moves{};
+  for (const MaskRecord& mask : masks_of(program, program.steps[step])) {
+    for (size_t depth = 0; depth < counts.size(); ++depth) {
+      moves[depth] |= mask.loop_stride[depth] != 0;
+    }
+  }
+  int64_t points = 1, others = 1;
+  for (size_t depth = 0; depth < counts.size(); ++depth) {
+    (moves[depth] ? points : others) *= counts[depth];
+  }
+  std::array<uint32_t, kLoopDepth> index{};
+  const std::span<const uint32_t> loops(index.data(), counts.size());
+  if (points > kMaxPricedLoops) {
+    add_visits(figures, Description(program, step, loops).describe(), points * others);
+    return;
+  }
+  for (int64_t i = 0; i < points; ++i) {
+    add_visits(figures, Description(program, step, loops).describe(), others);
+    for (size_t depth = counts.size(); depth-- > 0;) {
+      if (!moves[depth]) continue;
+      if (++index[depth] < counts[depth]) break;
+      index[depth] = 0;
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<StepFigures> figures_of(const Program& program) {
+  std::vector<StepFigures> figures(program.steps.size());
+  std::vector<size_t> ends;  // of the bodies of the enclosing loops
+  std::vector<uint32_t> counts;
+  for (size_t i = 0; i < program.nodes.size(); ++i) {
+    while (!ends.empty() && ends.back() <= i) {
+      ends.pop_back();
+      counts.pop_back();
+    }
+    const NodeRecord& node = program.nodes[i];
+    if (node.kind == static_cast<uint32_t>(NodeKind::Loop)) {
+      ends.push_back(i + 1 + node.size);
+      counts.push_back(node.count);
+    } else {
+      add_node(program, node.step, counts, figures[node.step]);
+    }
+  }
+  return figures;
+}
+
+}  // namespace spyre

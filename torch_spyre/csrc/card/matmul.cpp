@@ -1,0 +1,522 @@
+// Matmul steps: all cores of a step as one computation.
+//
+// How the compiler cut the work over the cores says nothing about how the host does it best: 32
+// cores may hold two rows each of the same product. So the cores' work is put together again:
+// rows that are multiplied by the same sticks of B, wherever they are stored, and sticks of B that
+// the same rows are multiplied by, form one *problem*. Problems are cut into *tasks*, rows x sticks
+// that fit the host's caches. A task widens blocks of A and B as it comes to them, and carries C
+// as fp32 from block to block of k, so each element of C is computed by one thread, in k order.
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "step.h"
+#include "walk.h"
+
+namespace spyre {
+namespace {
+
+using kernels::kProductDepth;
+using kernels::kProductStride;
+using kernels::Word;
+
+// A task's rows and columns: enough to make widening cheap beside multiplying, and few enough for
+// its block of A to stay in a host core's L2.
+constexpr int64_t kTaskRows = 512;
+constexpr int64_t kTaskColumns = 512;
+constexpr int64_t kTasksPerThread = 4;  // so that no thread waits long for the last one
+// Up to this many rows, B is read once from end to end, a stick of columns after the other, and
+// the rows are widened before; k per block of B so small that it is still in L1 when it is used.
+constexpr int64_t kFewRows = 16;
+constexpr int kFewRowsDepth = 64;
+constexpr int kFewRowsBlocks = 16;  // of A, kProductDepth each
+
+struct Offsets {
+  int64_t a = 0, b = 0, c = 0;
+};
+
+using Extents = std::array<int64_t, kStepRank>;
+
+// The operands' offsets at every iteration of the dimensions in `dims`, in order.
+std::vector<Offsets> offsets_of(const CoreStep& step, uint32_t dims, const Extents& extent) {
+  std::vector<Offsets> all{{}};
+  for (int dim = 0; dim < step.record->rank; ++dim) {
+    if ((dims >> dim & 1) == 0 || extent[dim] == 1) continue;
+    const int64_t a = step.operand[0].record->stride[dim];
+    const int64_t b = step.operand[1].record->stride[dim];
+    const int64_t c = step.operand[2].record->stride[dim];
+    std::vector<Offsets> next;
+    next.reserve(all.size() * extent[dim]);
+    for (const Offsets& at : all) {
+      for (int64_t i = 0; i < extent[dim]; ++i) {
+        next.push_back({at.a + i * a, at.b + i * b, at.c + i * c});
+      }
+    }
+    all = std::move(next);
+  }
+  return all;
+}
+
+// The elements of k in order, a stick of A (and as many rows of B) at a time.
+struct DepthStick {
+  int64_t a, b;
+  int count;  // elements that count
+};
+using Depth = std::vector<DepthStick>;
+
+// How far the core goes along each dimension of k; `lane_dim` counts in elements. The positions
+// that count are those below a limit, so a mask makes the extent smaller.
+Extents depth_extents(const CoreStep& step) {
+  const StepRecord& record = *step.record;
+  Extents extent{};
+  for (int dim = 0; dim < record.rank; ++dim) {
+    if ((record.reduced >> dim & 1) != 0) extent[dim] = step.extent[dim];
+  }
+  extent[record.lane_dim] *= step.lanes;
+  for (int i = 0; i < record.masks; ++i) {
+    int64_t& limited = extent[step.mask[i].dim];
+    limited = std::clamp<int64_t>(step.mask[i].count, 0, limited);
+  }
+  return extent;
+}
+
+Depth make_depth(const CoreStep& step, Extents extent) {
+  const int lane_dim = step.record->lane_dim;
+  const int64_t elements = extent[lane_dim];
+  extent[lane_dim] = (elements + step.lanes - 1) / step.lanes;
+  const std::vector<Offsets> sticks = offsets_of(step, step.record->reduced, extent);
+  Depth depth;
+  depth.reserve(sticks.size());
+  for (size_t i = 0; i < sticks.size(); ++i) {
+    const int64_t first = static_cast<int64_t>(i % extent[lane_dim]) * step.lanes;
+    const auto count = static_cast<int>(std::min<int64_t>(step.lanes, elements - first));
+    depth.push_back({sticks[i].a, sticks[i].b, count});
+  }
+  return depth;
+}
+
+// A stick of columns, and where its results go: `results` names a list of row addresses.
+struct Panel {
+  const std::byte* b;
+  int64_t c;
+  int results;
+  int tiles;  // sticks of C that are present
+};
+
+struct Problem {
+  int depth = 0;
+  std::vector<const std::byte*> rows;            // of A
+  std::vector<std::vector<std::byte*>> results;  // rows of C
+  std::vector<Panel> panels;
+
+  int64_t columns(int lanes) const { return static_cast<int64_t>(panels.size()) * lanes; }
+};
+
+// The problems of a step, from what its cores are to do.
+class Problems {
+ public:
+  explicit Problems(std::span<const CoreStep> cores) {
+    for (const CoreStep& core : cores) add(core);
+    join_panels(cores[0]);
+  }
+
+  std::vector<Problem> problems;
+  std::vector<Depth> depths;
+
+ private:
+  // Rows that meet the same sticks of B.
+  struct Slab {
+    int depth;
+    const std::byte* b;
+    int64_t sticks;
+    bool is_tail;
+    std::vector<const std::byte*> rows;
+    std::vector<std::byte*> results;
+  };
+
+  void add(const CoreStep& core) {
+    const StepRecord& record = *core.record;
+    uint32_t rows = 0;
+    uint32_t batches = 0;
+    for (int dim = 0; dim < record.rank; ++dim) {
+      if (dim == record.stick_dim || (record.reduced >> dim & 1) != 0) continue;
+      const bool is_batch = core.extent[dim] > 1 && core.operand[1].record->stride[dim] != 0;
+      (is_batch ? batches : rows) |= uint32_t{1} << dim;
+    }
+    const int depth = depth_of(core);
+    const int64_t sticks = core.extent[record.stick_dim];
+    const std::vector<Offsets> row = offsets_of(core, rows, core.extent);
+    for (const Offsets& batch : offsets_of(core, batches, core.extent)) {
+      const std::byte* b = core.operand[1].address + batch.b;
+      const auto [place, is_new] =
+          slab_.try_emplace({depth, b, sticks, core.is_tail}, slabs_.size());
+      if (is_new) slabs_.push_back({depth, b, sticks, core.is_tail, {}, {}});
+      Slab& slab = slabs_[place->second];
+      for (const Offsets& at : row) {
+        slab.rows.push_back(core.operand[0].address + batch.a + at.a);
+        slab.results.push_back(core.output().address + batch.c + at.c);
+      }
+    }
+  }
+
+  int depth_of(const CoreStep& core) {
+    const Extents extent = depth_extents(core);
+    const auto [place, is_new] = depth_.try_emplace(extent, static_cast<int>(depths.size()));
+    if (is_new) depths.push_back(make_depth(core, extent));
+    return place->second;
+  }
+
+  // Slabs of the same rows become one problem.
+  void join_panels(const CoreStep& step) {
+    const OperandRecord& b = *step.operand[1].record;
+    const OperandRecord& c = *step.output().record;
+    const int dim = step.record->stick_dim;
+    std::map<std::pair<int, std::vector<const std::byte*>>, size_t> problem_of;
+    for (Slab& slab : slabs_) {
+      auto [place, is_new] =
+          problem_of.try_emplace({slab.depth, std::move(slab.rows)}, problems.size());
+      if (is_new) problems.push_back({slab.depth, place->first.second, {}, {}});
+      Problem& problem = problems[place->second];
+      const int results = static_cast<int>(problem.results.size());
+      problem.results.push_back(std::move(slab.results));
+      for (int64_t i = 0; i < slab.sticks; ++i) {
+        const bool is_tail = slab.is_tail && i == slab.sticks - 1;
+        // A step without a second stick may have any stride.
+        problem.panels.push_back({slab.b + (i == 0 ? 0 : i * b.stride[dim]),
+                                  i == 0 ? 0 : i * c.stride[dim], results,
+                                  is_tail ? c.tail_tiles : step.output().tiles});
+      }
+    }
+  }
+
+  std::vector<Slab> slabs_;
+  std::map<std::tuple<int, const std::byte*, int64_t, bool>, size_t> slab_;
+  std::map<Extents, int> depth_;
+};
+
+struct Task {
+  const Problem* problem;
+  int64_t first_row, rows;
+  int64_t first_panel, panels;
+};
+
+int64_t pieces_of(int64_t whole, int64_t piece) { return (whole + piece - 1) / piece; }
+
+void cut(const Problem& problem, int64_t row_pieces, int64_t panel_pieces,
+         std::vector<Task>& tasks) {
+  const auto rows = static_cast<int64_t>(problem.rows.size());
+  const auto panels = static_cast<int64_t>(problem.panels.size());
+  for (int64_t j = 0; j < panel_pieces; ++j) {
+    const int64_t panel = panels * j / panel_pieces;
+    for (int64_t i = 0; i < row_pieces; ++i) {
+      const int64_t row = rows * i / row_pieces;
+      tasks.push_back({&problem, row, rows * (i + 1) / row_pieces - row, panel,
+                       panels * (j + 1) / panel_pieces - panel});
+    }
+  }
+}
+
+std::vector<Task> make_tasks(const std::vector<Problem>& problems, int lanes, int threads) {
+  const int64_t wanted =
+      threads == 1 ? 1
+                   : pieces_of(kTasksPerThread * threads, static_cast<int64_t>(problems.size()));
+  std::vector<Task> tasks;
+  for (const Problem& problem : problems) {
+    const auto rows = static_cast<int64_t>(problem.rows.size());
+    const auto panels = static_cast<int64_t>(problem.panels.size());
+    int64_t row_pieces = pieces_of(rows, kTaskRows);
+    int64_t panel_pieces = pieces_of(panels * lanes, kTaskColumns);
+    panel_pieces = std::min(panel_pieces, panels);
+    // Halves whatever is larger, down to a stick of columns and a few rows.
+    while (row_pieces * panel_pieces < wanted) {
+      const bool has_panels = panel_pieces * 2 <= panels;
+      const bool has_rows = rows / row_pieces >= 2 * kFewRows;
+      if (!has_panels && !has_rows) break;
+      const bool is_wide = panels * lanes / panel_pieces > rows / row_pieces;
+      (has_panels && (is_wide || !has_rows) ? panel_pieces : row_pieces) *= 2;
+    }
+    cut(problem, row_pieces, panel_pieces, tasks);
+  }
+  return tasks;
+}
+
+// ---- A task -------------------------------------------------------------------------------------
+
+// How a task goes along k: *chunks* of B, whose widened form is used at once, in *blocks* of A, of
+// which `blocks` are widened before the task goes over its panels.
+struct Pace {
+  bool is_few;
+  size_t chunk_sticks, block_sticks, blocks;
+
+  Pace(int64_t rows, int lanes)
+      : is_few(rows <= kFewRows),
+        chunk_sticks(std::max(1, (is_few ? kFewRowsDepth : kProductDepth) / lanes)),
+        block_sticks(kProductDepth / lanes),
+        blocks(is_few ? kFewRowsBlocks : 1) {}
+
+  size_t outer_sticks() const { return block_sticks * blocks; }
+};
+
+// The words a task works on.
+class Workspace {
+ public:
+  Workspace(int64_t a, int64_t b, int64_t c) : words_(allocate(a + b + c)), b_(a), c_(a + b) {}
+
+  Word* a() const { return words_.get(); }
+  Word* b() const { return words_.get() + b_; }
+  Word* c() const { return words_.get() + c_; }
+
+ private:
+  struct Free {
+    void operator()(Word* words) const { std::free(words); }
+  };
+  // Not cleared: every word is written before it is read.
+  static Word* allocate(int64_t words) {
+    constexpr int64_t kLine = 64;
+    const int64_t bytes = pieces_of(words * static_cast<int64_t>(sizeof(Word)), kLine) * kLine;
+    void* memory = std::aligned_alloc(kLine, static_cast<size_t>(bytes));
+    if (memory == nullptr) throw std::bad_alloc();
+    return static_cast<Word*>(memory);
+  }
+
+  std::unique_ptr<Word, Free> words_;
+  int64_t b_, c_;
+};
+
+// The operands as the step describes them, the same for all cores.
+struct Operands {
+  explicit Operands(const CoreStep& step)
+      : lanes(step.lanes),
+        load_a(kernels::table().load[step.operand[0].record->format]),
+        load_b(kernels::table().load[step.operand[1].record->format]),
+        store_c(kernels::table().store[step.output().record->format]),
+        multiply(kernels::table().multiply),
+        stream(kernels::table().stream[step.operand[1].record->format]),
+        stream_rows(kernels::table().stream_rows),
+        is_b_fp32(format_of(*step.operand[1].record) == DataFormat::IEEE_FP32),
+        b_row(step.operand[1].record->tile_stride),
+        c_lanes(step.lanes / step.output().tiles),
+        c_tile(step.output().record->tile_stride) {}
+
+  int lanes;
+  kernels::Load load_a, load_b;
+  kernels::Store store_c;
+  kernels::Multiply multiply;
+  kernels::Stream stream;
+  int stream_rows;
+  bool is_b_fp32;
+  int64_t b_row;  // bytes from one row of k to the next
+  int c_lanes;    // of one stick of C
+  int64_t c_tile;
+};
+
+class TaskRun {
+ public:
+  TaskRun(const Operands& operands, const Depth& depth, const Task& task, const Workspace& space)
+      : operands_(operands),
+        depth_(depth),
+        task_(task),
+        pace_(task.rows, operands.lanes),
+        space_(space) {}
+
+  void run() {
+    if (depth_.empty()) {
+      std::fill_n(space_.c(), task_.rows * operands_.lanes, Word{0});
+      for (int64_t i = 0; i < task_.panels; ++i) store(panel(i), space_.c());
+      return;
+    }
+    for (size_t first = 0; first < depth_.size(); first += pace_.outer_sticks()) {
+      const size_t end = std::min(first + pace_.outer_sticks(), depth_.size());
+      widen_rows(first, end);
+      // If k ends here, C goes from one panel to the next: no later part comes back to it.
+      const bool is_whole = first == 0 && end == depth_.size();
+      for (int64_t i = 0; i < task_.panels; ++i) {
+        Word* c = space_.c() + (is_whole ? 0 : i * task_.rows * operands_.lanes);
+        multiply(panel(i), first, end, c);
+        if (end == depth_.size()) store(panel(i), c);
+      }
+    }
+  }
+
+ private:
+  const Panel& panel(int64_t i) const { return task_.problem->panels[task_.first_panel + i]; }
+
+  // Sticks [first, end) of every row, a block after the other.
+  void widen_rows(size_t first, size_t end) const {
+    Word* to = space_.a();
+    for (size_t block = first; block < end; block += pace_.block_sticks) {
+      const size_t block_end = std::min(block + pace_.block_sticks, end);
+      for (int64_t row = 0; row < task_.rows; ++row) {
+        const std::byte* from = task_.problem->rows[task_.first_row + row];
+        Word* words = to;
+        for (size_t i = block; i < block_end; ++i) {
+          operands_.load_a(from + depth_[i].a, words, depth_[i].count);
+          words += depth_[i].count;
+        }
+        to += kProductStride;
+      }
+    }
+  }
+
+  // Sticks [first, end) of k, for one panel.
+  void multiply(const Panel& panel, size_t first, size_t end, Word* c) const {
+    const Word* rows = space_.a();
+    for (size_t block = first; block < end; block += pace_.block_sticks) {
+      const size_t block_end = std::min(block + pace_.block_sticks, end);
+      int64_t k = 0;
+      for (size_t chunk = block; chunk < block_end; chunk += pace_.chunk_sticks) {
+        const size_t chunk_end = std::min(chunk + pace_.chunk_sticks, block_end);
+        kernels::Product product{.a = rows + k,
+                                 .b = nullptr,
+                                 .c = c,
+                                 .b_stride = operands_.lanes,
+                                 .k = 0,
+                                 .rows = static_cast<int>(task_.rows),
+                                 .columns = operands_.lanes,
+                                 .is_first = chunk == 0,
+                                 .is_last = chunk_end == depth_.size()};
+        if (is_streamed() && chunk_end == chunk + 1) {
+          product.b_stride = operands_.b_row;
+          product.k = depth_[chunk].count;
+          operands_.stream(product, panel.b + depth_[chunk].b);
+        } else {
+          product.b = widen_panel(panel.b, chunk, chunk_end, product.k);
+          operands_.multiply(product);
+        }
+        k += product.k;
+      }
+      rows += task_.rows * kProductStride;
+    }
+  }
+
+  bool is_streamed() const {
+    return operands_.stream != nullptr && task_.rows <= operands_.stream_rows;
+  }
+
+  // The rows of B of a chunk, `count` of them; in place where they are fp32 and follow each other.
+  const Word* widen_panel(const std::byte* b, size_t first, size_t end, int64_t& count) const {
+    Word* words = space_.b();
+    for (size_t i = first; i < end;) {
+      const std::byte* from = b + depth_[i].b;
+      int64_t rows = depth_[i++].count;
+      if (operands_.b_row != kStickBytes) {
+        for (int64_t row = 0; row < rows; ++row) {
+          operands_.load_b(from + row * operands_.b_row, words + row * operands_.lanes,
+                           operands_.lanes);
+        }
+      } else {
+        while (i < end && b + depth_[i].b == from + rows * kStickBytes) rows += depth_[i++].count;
+        if (operands_.is_b_fp32 && count == 0 && i == end) {
+          count = rows;
+          return reinterpret_cast<const Word*>(from);
+        }
+        operands_.load_b(from, words, rows * operands_.lanes);
+      }
+      count += rows;
+      words += rows * operands_.lanes;
+    }
+    return space_.b();
+  }
+
+  void store(const Panel& panel, const Word* c) const {
+    const std::vector<std::byte*>& rows = task_.problem->results[panel.results];
+    for (int64_t row = 0; row < task_.rows; ++row) {
+      std::byte* to = rows[task_.first_row + row] + panel.c;
+      for (int tile = 0; tile < panel.tiles; ++tile) {
+        operands_.store_c(c + tile * operands_.c_lanes, to + tile * operands_.c_tile,
+                          operands_.c_lanes);
+      }
+      c += operands_.lanes;
+    }
+  }
+
+  const Operands& operands_;
+  const Depth& depth_;
+  const Task& task_;
+  const Pace pace_;
+  const Workspace& space_;
+};
+
+// One workspace per thread, as large as the largest task needs; handed out and taken back.
+class Workspaces {
+ public:
+  Workspaces(const std::vector<Task>& tasks, const std::vector<Depth>& depths, int lanes,
+             int64_t count) {
+    int64_t a = 0, b = 0, c = 0;
+    for (const Task& task : tasks) {
+      const Pace pace(task.rows, lanes);
+      const size_t sticks = depths[task.problem->depth].size();
+      const auto blocks = static_cast<int64_t>(
+          (std::min(sticks, pace.outer_sticks()) + pace.block_sticks - 1) / pace.block_sticks);
+      a = std::max(a, blocks * task.rows * kProductStride);
+      b = std::max(b, static_cast<int64_t>(pace.chunk_sticks) * lanes * lanes);
+      const int64_t carried = sticks > pace.outer_sticks() ? task.panels : 1;
+      c = std::max(c, carried * task.rows * lanes);
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      spaces_.push_back(std::make_unique<Workspace>(a, b, c));
+      free_.push_back(spaces_.back().get());
+    }
+  }
+
+  template <typename Body>
+  void with_one(Body body) {
+    Workspace* space = take();
+    try {
+      body(*space);
+    } catch (...) {
+      give_back(space);
+      throw;
+    }
+    give_back(space);
+  }
+
+ private:
+  Workspace* take() {
+    const std::lock_guard lock(mutex_);
+    Workspace* space = free_.back();
+    free_.pop_back();
+    return space;
+  }
+  void give_back(Workspace* space) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(space);
+  }
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Workspace>> spaces_;
+  std::vector<Workspace*> free_;
+};
+
+}  // namespace
+
+void run_matmul(std::span<const CoreStep> cores, ThreadPool* pool) {
+  if (cores.empty()) return;
+  const CoreStep& step = cores[0];
+  const Problems work(cores);
+  const int threads = pool == nullptr ? 1 : pool->threads();
+  const std::vector<Task> tasks = make_tasks(work.problems, step.lanes, threads);
+  const auto count = static_cast<int64_t>(tasks.size());
+  Workspaces spaces(tasks, work.depths, step.lanes, std::min<int64_t>(threads, count));
+  const Operands operands(step);
+  const auto run_task = [&](int i) {
+    spaces.with_one([&](const Workspace& space) {
+      TaskRun(operands, work.depths[tasks[i].problem->depth], tasks[i], space).run();
+    });
+  };
+  if (pool != nullptr) {
+    pool->run(static_cast<int>(count), run_task);
+  } else {
+    for (int i = 0; i < static_cast<int>(count); ++i) run_task(i);
+  }
+}
+
+}  // namespace spyre

@@ -1,0 +1,20 @@
+// How many different sticks a step touches.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "program.h"
+
+namespace spyre {
+
+// Sticks that the cores of a step touch through an operand in one visit, at these indices of the
+// enclosing loops. A stick that several cores touch, or one core several times, counts once.
+//
+// Exact for walks of whole sticks and for others that take at most some thousand separate pieces;
+// beyond that, pieces of different cores or iterations that share a stick count once each.
+int64_t distinct_sticks(const Program& program, const StepRecord& step,
+                        const OperandRecord& operand, int lanes, std::span<const int> cores,
+                        std::span<const uint32_t> loops);
+
+}  // namespace spyre

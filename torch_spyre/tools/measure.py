@@ -1,0 +1,148 @@
+"""What work costs on the card: modelled time, bytes moved, and the kernels that do it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+import torch
+
+from torch_spyre import _C
+from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.device.diagnostics import counters
+from torch_spyre.device.management import synchronize
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Figures of the card's clock and counters. Nothing here is the time of this machine."""
+
+    microseconds: float  # modelled
+    bytes_read: int  # of LPDDR5
+    bytes_written: int
+    launches: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.microseconds:.1f} us modelled, {self.bytes_read:,} bytes read, "
+            f"{self.bytes_written:,} written, {_plural(self.launches, 'kernel')}"
+        )
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def measure(
+    work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+) -> tuple[Result, Cost]:
+    """Call a function on the current device and stream; its result, and what that cost there.
+
+    The second call is measured. The first one may launch kernels that later ones do not: when
+    PyTorch compiles, it tries its graph patterns on the device it finds.
+    """
+    work(*args, **kwargs)
+    start, end = (torch.Event(DEVICE_NAME, enable_timing=True) for _ in range(2))
+    synchronize()
+    before = counters()
+    start.record()
+    result = work(*args, **kwargs)
+    end.record()
+    synchronize()
+    after = counters()
+    return result, Cost(
+        start.elapsed_time(end) * 1000,
+        after["bytes_read"] - before["bytes_read"],
+        after["bytes_written"] - before["bytes_written"],
+        after["launches"] - before["launches"],
+    )
+
+
+# ---- Kernels ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """One step of a card program; all visits of a loop together."""
+
+    operation: str
+    cores: int
+    visits: int
+    bytes_read: int
+    bytes_written: int
+    microseconds: float
+
+
+@dataclass(frozen=True)
+class KernelCost:
+    """A compiled kernel: what one launch of it costs."""
+
+    name: str
+    bytes_read: int
+    bytes_written: int
+    microseconds: float
+    lx_bytes: int  # of each scratchpad, in use at most
+    pool_bytes: int
+    steps: tuple[StepCost, ...]
+
+    @property
+    def cores(self) -> int:
+        """Of the widest step."""
+        return max((step.cores for step in self.steps), default=0)
+
+
+def kernel_cost(kernel: _C.Kernel) -> KernelCost:
+    """The figures of a kernel's program, as the card will count them."""
+    figures = _C._card.figures(kernel.program)
+    steps = tuple(
+        StepCost(
+            operation,
+            step["cores"],
+            step["visits"],
+            step["bytes_read"],
+            step["bytes_written"],
+            step["nanoseconds"] / 1000,
+        )
+        for operation, step in zip(_operations(kernel.program), figures["steps"], strict=True)
+    )
+    return KernelCost(
+        kernel.name,
+        figures["bytes_read"],
+        figures["bytes_written"],
+        figures["nanoseconds"] / 1000,
+        max(figures["lx_high_water"], default=0),
+        kernel.pool_bytes,
+        steps,
+    )
+
+
+def _operations(program: bytes) -> Iterator[str]:
+    """The names of a program's steps, in the order in which they stand there."""
+    from torch_spyre.backend.program import Loop, Step, StepKind, decode
+
+    def walk(body: tuple[Step | Loop, ...]) -> Iterator[str]:
+        for entry in body:
+            if isinstance(entry, Loop):
+                yield from walk(entry.body)
+            else:
+                is_copy = entry.kind is StepKind.RESTICKIFY
+                yield "restickify" if is_copy else entry.opcode
+
+    yield from walk(decode(program).body)
+
+
+def compiled_kernels() -> list[KernelCost]:
+    """The distinct kernels that this process has compiled, oldest first."""
+    from torch_spyre._inductor import runtime
+
+    runtime.wait()
+    return [kernel_cost(future.result()) for future in runtime._compiler._kernels.values()]
+
+
+def largest_error(got: torch.Tensor, wanted: torch.Tensor) -> float:
+    """The largest difference between a result of the card and a reference, in float64."""
+    return float((got.cpu().double() - wanted.double()).abs().max())
