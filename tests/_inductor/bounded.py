@@ -77,7 +77,9 @@ class Bounded:
 
 
 def promoted(a: Bounded, b: Bounded) -> torch.dtype:
-    return torch.promote_types(a.dtype, b.dtype)
+    """As PyTorch promotes: a 0-dim tensor gives way to others of its kind."""
+    meta = [torch.empty(x.value.shape, dtype=x.dtype, device="meta") for x in (a, b)]
+    return torch.result_type(*meta)
 
 
 def add(a: Bounded, b: Bounded) -> Bounded:

@@ -313,7 +313,10 @@ def select(grower: Grower) -> None:
     a, b = grower.value(x), grower.value(y)
     c = grower.add("{0} > {1}", [x, y], torch.gt, bounded.greater(a, b))
     z = grower.partner(x)
-    value = bounded.where(grower.value(c), a, grower.value(z))
+    try:
+        value = bounded.where(grower.value(c), a, grower.value(z))
+    except RuntimeError:  # each broadcasts with x, but not with the other
+        raise Rejected from None
     grower.add("torch.where({0}, {1}, {2})", [c, x, z], torch.where, value)
 
 

@@ -63,6 +63,16 @@ def same_output(wanted: str, got: str) -> bool:
     return doctest.OutputChecker().check_output(wanted, got, _OPTIONS)
 
 
+def part_with_headline(printed: str, shown: str) -> str:
+    """Of an example that prints headlines, the part that a block shows; else everything."""
+    if not shown.startswith("== "):
+        return printed
+    parts = {part.splitlines()[0]: part for part in re.split(r"^(?=== )", printed, flags=re.M)[1:]}
+    headline = shown.splitlines()[0]
+    assert headline in parts, f"'{headline}' is none of {list(parts)}"
+    return parts[headline]
+
+
 class MismatchError(AssertionError):
     """A page does not show what its code does."""
 

@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.docs.fresh import Server
-from tests.docs.pages import PAGES, ROOT, Block, MismatchError, blocks, run_page, same_output
+from tests.docs.pages import (
+    PAGES,
+    ROOT,
+    Block,
+    MismatchError,
+    blocks,
+    part_with_headline,
+    run_page,
+    same_output,
+)
+from tests.docs.refresh import refresh
 
 LANGUAGES = {"python", "output", "shell", "text", "cpp"}
 PROGRAMS = {"cd", "git", "make", "pip", "python", ".venv/bin/python"}
@@ -48,16 +58,6 @@ def test_every_example_runs(example, server, tmp_path):
 
 def headlines(text: str) -> list[str]:
     return re.findall(r"^== .*$", text, re.MULTILINE)
-
-
-def part_with_headline(printed: str, shown: str) -> str:
-    """Of an example that prints headlines, the part that a block shows; else everything."""
-    if not shown.startswith("== "):
-        return printed
-    parts = {part.splitlines()[0]: part for part in re.split(r"^(?=== )", printed, flags=re.M)[1:]}
-    headline = shown.splitlines()[0]
-    assert headline in parts, f"'{headline}' is none of {list(parts)}"
-    return parts[headline]
 
 
 def test_the_page_of_one_example_shows_every_level():
@@ -184,3 +184,11 @@ def test_blocks_of_a_page_share_a_namespace(tmp_path):
 )
 def test_a_command_that_does_not_exist_is_found(command):
     assert why_unknown(command)
+
+
+def test_a_page_that_shows_an_old_output_can_be_refreshed(server, tmp_path):
+    stale = "```output examples/tensor_allocate.py\nold\n```\n\n```output\nkept\n```\n"
+    page = write_page(tmp_path, stale)
+    assert refresh(page, server, {"examples/tensor_allocate.py": "new\n"}) == 1
+    assert page.read_text() == stale.replace("old", "new")
+    assert refresh(page, server, {"examples/tensor_allocate.py": "new\n"}) == 0

@@ -90,6 +90,15 @@ class IndexReader:
         )
         return Position(offset, kept, tuple(indirect))
 
+    def check_even(self, position: Position) -> None:
+        """Refuse a division that ends inside its last period: 58 elements, taken modulo 32."""
+        symbols = {number: symbol for symbol, number in self.variables.items()}
+        for term in position.terms:
+            extent = self.extents[term.variable]
+            for period in (term.floordiv, term.floordiv * (term.modulo or 1)):
+                if period < extent and extent % period:
+                    raise UnevenIndexError(symbols[term.variable])
+
     def summands(self, expr: Any, coefficient: int) -> list[tuple[int, Any]]:
         """(coefficient, None | Term | indirect symbol) whose sum the expression is."""
         if isinstance(expr, int | sympy.Integer):
@@ -139,7 +148,7 @@ class IndexReader:
         top = None if modulus is None else divisor * modulus
         exact: list[tuple[int, Any]] = []
         left: list[tuple[int, Any]] = []
-        for step, factor in self.summands(base, 1):
+        for step, factor in self._joined(self.summands(base, 1)):
             if factor is not None and not isinstance(factor, Term):
                 raise UnevenIndexError(base)
             if top is not None and step % top == 0:
@@ -158,6 +167,25 @@ class IndexReader:
             return exact + self._divided_rest(base, left, divisor, None, coefficient)
         return exact + self._divided_rest(base, left, divisor, modulus, coefficient)
 
+    def _joined(self, parts: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
+        """Neighbouring digits of a variable as one: v mod 2 + 2 ((v // 2) mod 320) is v mod 640."""
+        digits = [part for part in parts if isinstance(part[1], Term) and part[1].coefficient == 1]
+        result = [part for part in parts if part not in digits]
+        digits.sort(key=lambda part: (part[1].variable, part[1].floordiv))
+        while digits:
+            step, low = digits.pop(0)
+            while low.modulo is not None:
+                above = (step * low.modulo, low.variable, low.floordiv * low.modulo)
+                places = [(s, t.variable, t.floordiv) for s, t in digits]
+                if above not in places:
+                    break
+                high = digits.pop(places.index(above))[1].modulo
+                low = low._replace(modulo=None if high is None else low.modulo * high)
+            if low.modulo and low.floordiv * low.modulo >= self.extents[low.variable]:
+                low = low._replace(modulo=None)
+            result.append((step, low))
+        return result
+
     def _divided_rest(
         self,
         base: sympy.Expr,
@@ -171,13 +199,25 @@ class IndexReader:
         if len(left) != 1 or left[0][1] is None:
             raise UnevenIndexError(base)
         step, term = left[0]
-        if term.floordiv != 1 or term.modulo is not None or term.coefficient != 1:
+        if term.coefficient != 1:
             raise UnevenIndexError(base)
+        if term.floordiv != 1 or term.modulo is not None:
+            # ((v // f) mod m) // d mod n
+            top = divisor if modulus is None else divisor * modulus
+            if step != 1 or (term.modulo is not None and term.modulo % top):
+                raise UnevenIndexError(base)
+            if modulus is None and term.modulo is not None:
+                modulus = term.modulo // divisor
+            return [(coefficient, Term(term.variable, 1, term.floordiv * divisor, modulus))]
         if divisor % step == 0:
             return [(coefficient, Term(term.variable, 1, divisor // step, modulus))]
         if divisor == 1 and modulus is not None and modulus % step == 0:
             return [(coefficient * step, Term(term.variable, 1, 1, modulus // step))]
         raise UnevenIndexError(base)
+
+    def largest(self, expr: sympy.Expr) -> int:
+        """An upper bound of an expression over all loops."""
+        return self._range(self.summands(expr, 1))[1]
 
     def _range(self, parts: list[tuple[int, Any]]) -> tuple[int, int]:
         low = high = 0
@@ -222,6 +262,7 @@ class Recorder(DefaultHandler):
     def load(self, name: str, index: sympy.Expr) -> Value:
         try:
             position = self.reader.position(index)
+            self.reader.check_even(position)
         except UnevenIndexError as error:
             name, index = self.materialize(name, index, error)
             position = self.reader.position(index)

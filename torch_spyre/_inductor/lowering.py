@@ -10,6 +10,7 @@ import sympy
 import torch
 from torch._inductor import ir
 from torch._inductor.lowering import lowerings, user_lowerings
+from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.runtime.hints import ReductionHint
 from torch._inductor.virtualized import V, ops
 
@@ -49,6 +50,10 @@ _TABLE: dict[Any, Callable[..., Any]] = {}
 def register_lowerings() -> None:
     """Ours come before Inductor's; what Inductor only knows decomposed has no other."""
     user_lowerings.update(_TABLE)
+    # New words of the loop language: every handler passes them to its `_default`.
+    for name in NATIVE:
+        word = f"spyre_{name}"
+        setattr(DefaultHandler, word, DefaultHandler._call_default(word))
     for target, lower in _TABLE.items():
         lowerings.setdefault(target, lower)
 
@@ -133,18 +138,43 @@ def _lower_cat(inputs: Sequence[ir.TensorBox], dim: int = 0) -> Any:
     return ir.TensorBox(ir.ConcatKernel.create(kept, dim))
 
 
+def _addressable(x: ir.TensorBox) -> ir.TensorBox:
+    """The tensor with its elements at multiples of strides, copied if its views divide them: a row
+    that an index names must have an address."""
+    found = ir.ExternKernel.realize_input(x)
+    return found if isinstance(found, ir.TensorBox) else ir.TensorBox(found)
+
+
+@_spyre_lowering(aten.index.Tensor)
+def _lower_index(x: ir.TensorBox, indices: Sequence[ir.TensorBox | None]) -> Any:
+    """A buffer of its own: a gather takes one index, so a gather of a gather is two."""
+    result = lowerings[aten.index.Tensor](_addressable(x), indices)
+    result.realize()
+    return result
+
+
+@_spyre_lowering(aten.embedding.default)
+def _lower_embedding(
+    weight: ir.TensorBox, indices: ir.TensorBox, *rest: Any, **options: Any
+) -> Any:
+    result = lowerings[aten.embedding.default](_addressable(weight), indices, *rest, **options)
+    result.realize()
+    return result
+
+
 # ---- Native operations of the card --------------------------------------------------------------
 
 
-def _native(name: str, *constants: float) -> Callable[..., Any]:
-    """A pointwise operation that the card has and Inductor's loop language has not."""
+# Pointwise operations that the card has and Inductor's loop language has not.
+NATIVE = ("gelu", "gelu_tanh", "silu")
 
-    def lower(x: ir.TensorBox, **_: Any) -> Any:
+
+def _native(name: str) -> Callable[[ir.TensorBox], Any]:
+    def lower(x: ir.TensorBox) -> Any:
         load = x.make_loader()
 
         def inner(index: Sequence[sympy.Expr]) -> Any:
-            values = [ops.constant(constant, x.get_dtype()) for constant in constants]
-            return getattr(ops, f"spyre_{name}")(load(index), *values)
+            return getattr(ops, f"spyre_{name}")(load(index))
 
         return ir.Pointwise.create(
             device=x.get_device(),

@@ -64,6 +64,16 @@ def _core_order(division: Division) -> tuple[int, ...]:
     )
 
 
+def widest(uses: Sequence[tuple[Op, int]]) -> tuple[Op, int]:
+    """The use that touches the most; the first of equals."""
+
+    def volume(use: tuple[Op, int]) -> int:
+        box = boxes(*use)[0]
+        return prod(high - low + 1 for low, high in zip(box.low, box.high, strict=True))
+
+    return max(uses, key=volume)
+
+
 @dataclass(frozen=True)
 class LocalSlice:
     """What a core holds of a tensor in its scratchpad: the box of its writer."""
@@ -79,8 +89,12 @@ class LocalSlice:
         ]
         return tuple(map(max, zip(*ranges, strict=True)))
 
-    def why_not(self, readers: Sequence[Box]) -> str | None:
+    def why_not(self, readers: tuple[Box, ...]) -> str | None:
         """Why these reads can't be served from the cores' own scratchpads; None if they can."""
+        if readers == self.owners:  # by far the most frequent, and quickly told
+            return None
+        if self.owners is readers:
+            return None
         if len(readers) > len(self.owners):
             return f"{len(readers)} cores read what {len(self.owners)} cores own"
         shift = None

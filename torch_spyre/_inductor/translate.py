@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import sympy
@@ -18,6 +19,7 @@ from torch._inductor import ir as inductor_ir
 from torch._inductor.graph import GraphLowering
 from torch._inductor.utils import sympy_index_symbol
 from torch._inductor.virtualized import V
+from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from torch_spyre.ir import Term
 from torch_spyre.ir.spec import Origin
@@ -163,6 +165,7 @@ class Translator:
                 f"{type(data).__name__.lower()} ({origin.aten or operation.get_name()})",
                 "this kind of loop has no card operation",
                 origin=origin,
+                tensors=tensors_of(operation),
                 way_out="run this part on the CPU: move its inputs with .cpu() and back",
             )
         reduction_ranges = getattr(data, "reduction_ranges", ())
@@ -189,6 +192,7 @@ class Translator:
                 f"{origin.aten or operation.get_name()}",
                 str(error),
                 origin=origin,
+                tensors=tensors_of(operation),
                 way_out="call .contiguous() on its input, or run this part on the CPU",
             ) from error
         if kind is not None and kind not in REDUCTIONS:
@@ -196,6 +200,7 @@ class Translator:
                 f"the reduction {kind}",
                 "it has no card operation",
                 origin=origin,
+                tensors=tensors_of(operation),
                 way_out="run this part on the CPU",
             )
         values = result if isinstance(result, tuple | list) else (result,)
@@ -253,23 +258,89 @@ class _Materializer:
     node: str
     reader: IndexReader
     origin: Origin
+    depth: int = 0
 
     def __call__(
         self, name: str, index: sympy.Expr, error: UnevenIndexError
     ) -> tuple[str, sympy.Expr]:
-        base = error.base
-        whole = sympy.Symbol("whole", integer=True, nonnegative=True)
-        replaced = index.xreplace({base: whole})
+        whole = sympy.Symbol(f"whole{self.depth}", integer=True, nonnegative=True)
+        base, replaced = self._in_terms_of(whole, index, error)
         own = sorted(replaced.free_symbols & self.reader.variables.keys(), key=str)
-        extents = (*(self._extent(symbol) for symbol in own), self._length(base))
+        lengths = (*(self._extent(symbol) for symbol in own), self._length(base))
+        source = self.translator.resolve(name)
+        if prod(lengths) > _MOST_REPEATED * max(prod(self.reader.extents), source.numel):
+            raise error  # a copy of that size is no way out
         variables = {symbol: i for i, symbol in enumerate([*own, whole])}
-        # Raises UnevenIndexError if there is more than one such division.
-        position = IndexReader(
-            variables, extents, sizes=self.translator.size, offsets=self.translator.dynamic.offset
-        ).position(replaced)
+        reader = replace(self.reader, variables=variables, extents=lengths, indirect={})
+        try:
+            position = reader.position(replaced)
+        except UnevenIndexError as inner:
+            nested = replace(self, reader=reader, depth=self.depth + 1)
+            if inner.base == whole:
+                raise
+            name, replaced = nested(name, replaced, inner)
+            position = reader.position(replaced)
+        extents = _evened(lengths, position, self.translator.resolve(name).numel)
         copy = self._copy(name, extents, position)
         steps = zip(own, dense(extents), strict=False)
         return copy, sum((symbol * step for symbol, step in steps), base)
+
+    def _in_terms_of(
+        self, whole: sympy.Symbol, index: sympy.Expr, error: UnevenIndexError
+    ) -> tuple[sympy.Expr, sympy.Expr]:
+        """What `whole` stands for, and the index with it in place.
+
+        Sympy reduces (84i + 2j + k) // 336 to (42i + j) // 168, and (84i + 2j + k) mod 7 to
+        (2j + k) mod 7; the base that serves for most divisions is taken.
+        """
+        nodes = sorted(index.atoms(FloorDiv, ModularIndexing), key=str)
+        bases = [node.args[0] for node in nodes if len(node.args[0].free_symbols) > 1]
+        best: tuple[sympy.Expr, dict[sympy.Expr, sympy.Expr]] = (error.base, {})
+        for base in dict.fromkeys([error.base, *bases]):
+            found = {node: self._of_whole(node, base, whole) for node in nodes}
+            kept = {node: value for node, value in found.items() if value is not None}
+            if len(kept) > len(best[1]):
+                best = base, kept
+        if not best[1]:
+            raise error
+        return best[0], index.xreplace(best[1])
+
+    def _of_whole(
+        self, node: sympy.Expr, base: sympy.Expr, whole: sympy.Symbol
+    ) -> sympy.Expr | None:
+        """A division as one of `whole`, which stands for the base; None if it is not one."""
+        other, *by = node.args
+        if other == base:
+            return node.func(whole, *by)
+        if isinstance(node, ModularIndexing) and all(number.is_Integer for number in by):
+            apart = sympy.expand(base - other)
+            if apart.is_polynomial() and all(
+                c.is_Integer and c % (by[0] * by[1]) == 0 for c in _coefficients(apart)
+            ):
+                return node.func(whole, *by)
+        ratio = self._ratio(base, other)
+        return None if ratio is None else node.func(FloorDiv(whole, ratio), *by)
+
+    def _ratio(self, base: sympy.Expr, other: sympy.Expr) -> int | None:
+        """c, if base = c * other + rest with 0 <= rest < c whatever the loops."""
+        if not (base.is_polynomial() and other.is_polynomial() and other.free_symbols):
+            return None
+        symbol = min(other.free_symbols, key=str)
+        below = other.coeff(symbol)
+        if not below.is_Integer or below == 0:
+            return None
+        ratio = base.coeff(symbol) / below
+        if not ratio.is_Integer or ratio < 2:
+            return None
+        rest = sympy.expand(base - ratio * other)
+        if rest.free_symbols - self.reader.variables.keys() or not rest.is_polynomial():
+            return None
+        if (
+            any(rest.coeff(s) < 0 for s in rest.free_symbols)
+            or rest.subs(dict.fromkeys(rest.free_symbols, 0)) < 0
+        ):
+            return None
+        return int(ratio) if self._length(rest) <= ratio else None
 
     def _copy(self, name: str, extents: Sizes, position: Position) -> str:
         done = self.translator.done
@@ -300,9 +371,25 @@ class _Materializer:
         return self.reader.extents[self.reader.variables[symbol]]
 
     def _length(self, base: sympy.Expr) -> int:
-        return (
-            int(base.subs({symbol: self._extent(symbol) - 1 for symbol in base.free_symbols})) + 1
-        )
+        return self.reader.largest(base) + 1
+
+
+def _evened(lengths: Sizes, position: Position, numel: int) -> Sizes:
+    """Lengths at which every division of a loop comes out even, if the source reaches that far."""
+    extents = list(lengths)
+    for term in position.terms:
+        whole = term.floordiv * (term.modulo or 1)
+        extents[term.variable] = -(-extents[term.variable] // whole) * whole
+    last = position.offset
+    for term in position.terms:
+        count = (extents[term.variable] - 1) // term.floordiv
+        last += term.coefficient * min(count, (term.modulo or count + 1) - 1)
+    return tuple(extents) if last < numel else lengths
+
+
+def _coefficients(expr: sympy.Expr) -> list[sympy.Expr]:
+    """Of a sum of multiples of symbols; the constant too."""
+    return list(sympy.Poly(expr, *expr.free_symbols).coeffs()) if expr.free_symbols else [expr]
 
 
 def _unwrapped(value: Any) -> Value:
@@ -311,6 +398,11 @@ def _unwrapped(value: Any) -> Value:
     assert isinstance(found, Value)
     return found
 
+
+# How many times larger than the loops (or the tensor) the copy of an uneven view may be.
+_MOST_REPEATED = 8
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)\n\s*(.*)')
 
@@ -325,8 +417,23 @@ def origin_of(operation: Any) -> Origin:
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     if not frames:
         return Origin(aten=aten, buffer=operation.get_name())
-    file, line, function, code = frames[-1]
+    # The model's own line rather than that of a function of PyTorch's which it calls.
+    outside = [frame for frame in frames if not frame[0].startswith(_TORCH)]
+    file, line, function, code = (outside or frames)[-1]
     return Origin(_short(file), int(line), function, code.strip(), aten, operation.get_name())
+
+
+def tensors_of(operation: Any) -> tuple[str, ...]:
+    """The tensors that an operation of the FX graph takes, for people."""
+    nodes = list(getattr(operation, "origins", ()) or ())
+    node = getattr(operation, "origin_node", None) or (nodes[-1] if nodes else None)
+    found = []
+    for source in node.all_input_nodes if node is not None else ():
+        value = source.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            dtype = str(value.dtype).removeprefix("torch.")
+            found.append(f"{source.name}  {dtype}{list(value.shape)} on {value.device}")
+    return tuple(found)
 
 
 def _short(path: str) -> str:

@@ -8,6 +8,7 @@ from torch._inductor import ir
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.virtualized import V
 
+from .errors import Unsupported
 from .graph import Buffer
 from .plan import Kernels, PlannedKernel, plan_graph
 
@@ -41,7 +42,11 @@ class SpyrePythonWrapperCodegen(PythonWrapperCodegen):
         partition_signatures: Any = None,
     ) -> PythonWrapperCodegen:
         if is_subgraph:
-            raise NotImplementedError("control flow and graph partitions have no form on the card")
+            raise Unsupported(
+                "control flow inside a graph (torch.cond, while_loop)",
+                "a kernel of the card is a fixed sequence of operations",
+                way_out="use Python's if: the graph breaks there",
+            )
         wrapper = SpyrePythonWrapperCodegen()
         wrapper.kernels = plan_graph(V.graph)
         wrapper._defined = {}

@@ -69,6 +69,12 @@ def _step_info(bundle: Bundle, node: Execute, arguments: Sequence[str]) -> StepI
     }
     buffers = [names.get(operand, "") for operand in compute.inputLabeledDs]
     buffers += [names.get(operand, "") or origin.buffer for operand in compute.outputLabeledDs]
+    known = iter(origin.operands)
+    operands = (*compute.inputLabeledDs, *compute.outputLabeledDs)
+    buffers = [
+        next(known, buffer) if operand in names else buffer
+        for operand, buffer in zip(operands, buffers, strict=True)
+    ]
     return StepInfo(sdsc.name, sdsc_file(node.sdsc), source_line(origin), tuple(buffers))
 
 

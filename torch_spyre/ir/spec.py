@@ -128,6 +128,7 @@ class Origin(msgspec.Struct, frozen=True):
     code: str = ""
     aten: str = ""
     buffer: str = ""
+    operands: tuple[str, ...] = ()  # buffers that the tensor arguments lie in, in order
 
 
 class OpSpec(msgspec.Struct, frozen=True, tag="op"):

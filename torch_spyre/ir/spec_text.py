@@ -52,6 +52,8 @@ def _lines(spec: OpSpec | LoopSpec, sources: bool) -> Iterator[str]:
         yield f"       reduced=[{', '.join(names[i] for i in spec.reduced)}],"
     if spec.masks:
         yield f"       masks=[{', '.join(_mask(mask, names) for mask in spec.masks)}],"
+    if spec.core_order:
+        yield f"       core_order=[{', '.join(names[i] for i in spec.core_order)}],"
     yield "       args=["
     for number, arg in enumerate(spec.args):
         is_last = number == len(spec.args) - 1

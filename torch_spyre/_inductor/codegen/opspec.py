@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Literal
 
+import msgspec
+
 from torch_spyre import ir
 from torch_spyre.ir import Term
 from torch_spyre.ir.arguments import element_coordinates, space_extents
@@ -20,6 +22,7 @@ from torch_spyre.ir.spec import (
     KernelArg,
     KernelSpec,
     OpSpec,
+    Origin,
     TensorArg,
 )
 
@@ -100,7 +103,7 @@ class _Writer:
                 masks=op.masks,
                 rows=op.rows,
                 core_order=op.core_order,
-                origin=op.origin,
+                origin=_named(op),
             )
         ]
 
@@ -158,7 +161,7 @@ class _Writer:
             self._element(op.reads[0], source, extents, is_input=True),
             self._element(op.output, into, extents, is_input=False),
         )
-        return OpSpec(op.opcode, "restickify", space, args, origin=op.origin)
+        return OpSpec(op.opcode, "restickify", space, args, origin=_named(op))
 
     def _element(self, tensor: Read, walk: _Walk, extents: Sizes, is_input: bool) -> TensorArg:
         buffer = tensor.buffer
@@ -175,6 +178,12 @@ class _Writer:
             where,
             self._allocation(buffer, is_input, reach),
         )
+
+
+def _named(op: Op) -> Origin:
+    """The origin with the names of the buffers that the operation touches."""
+    names = tuple(tensor.buffer.name for tensor in op.tensors)
+    return msgspec.structs.replace(op.origin, operands=names)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from .. import config
 from ..division import MatmulShape, MatmulSplit, matmul_division, span_slices, work_division
 from ..errors import Unsupported
 from ..graph import Buffer, Fit, Op, Sizes, SpyreGraph
-from ..sharing import Division, LocalSlice, boxes, matching_division
+from ..sharing import Division, LocalSlice, boxes, matching_division, widest
 
 STICK_BYTES = 128
 
@@ -118,6 +118,7 @@ class _Divider:
         if len(options) == 1:
             return options[0]
         before = Division(op.slices, op.core_order)
+        self.divided.add(op)
         costs = []
         for option in options:
             self._take(op, option)
@@ -158,7 +159,7 @@ class _Divider:
             other: None
             for tensor in op.tensors
             for other, _ in self.uses.get(tensor.buffer, ())
-            if other in self.divided or other is op
+            if other in self.divided
         }
         return sum(self._time(other) for other in {**around, op: None})
 
@@ -182,14 +183,14 @@ class _Divider:
 
     def _is_shared(self, buffer: Buffer) -> bool:
         """Would all who touch the buffer find it in their own scratchpads?"""
-        (first, position), *others = self.uses[buffer]
-        if first.output.buffer is not buffer and len(others) == 0:
-            return False  # an input that is read once comes from outside
+        uses = [use for use in self.uses[buffer] if use[0] in self.divided]
+        first, position = uses[0]
+        if first.output.buffer is not buffer:
+            if len(uses) == 1:
+                return False  # an input that is read once comes from outside
+            first, position = widest(uses)
         owner = LocalSlice(boxes(first, position))
-        return all(
-            other not in self.divided or owner.why_not(boxes(other, operand)) is None
-            for other, operand in others
-        )
+        return all(owner.why_not(boxes(other, operand)) is None for other, operand in uses)
 
 
 def _is_owned(op: Op, operand: int) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from .. import config
-from ..graph import Op, Read, SpyreGraph
+from ..graph import Buffer, Op, Read, Sizes, SpyreGraph
 
 
 def group_into_kernels(graph: SpyreGraph) -> None:
@@ -18,77 +19,88 @@ def group_into_kernels(graph: SpyreGraph) -> None:
     number = 0
     for _, stretch in groupby(graph.ops, key=lambda op: op.kernel):
         ops = list(stretch)
-        cuts = set(_cuts(graph, ops))
+        cuts = set(_cuts(ops))
         for i, op in enumerate(ops):
             number += i in cuts
             op.kernel = number
         number += 1
 
 
-def _cuts(graph: SpyreGraph, ops: Sequence[Op]) -> list[int]:
+def _cuts(ops: Sequence[Op]) -> list[int]:
     """Positions before which a new kernel begins."""
-    words = _words(ops)
-    period, start, end = _longest_repeat(words, config.repeat_threshold)
+    period, start, end = _longest_repeat(_words(ops), config.repeat_threshold)
     if period == 0:
         return []
-    crossing = _crossing_bytes(graph, ops)
+    crossing = _crossing_bytes(ops)
     # Any phase of the period cuts equal pieces; take the narrowest place.
-    last = min(start + period, len(ops))
-    phase = min(range(start, last), key=lambda i: (crossing[i], i))
-    cuts = list(range(phase, end + 1, period))
+    phase = min(range(start, start + period), key=lambda i: (crossing[i], i))
+    cuts = range(phase, end + 1, period)
     return [cut for cut in cuts if 0 < cut < len(ops)]
 
 
-def _words(ops: Sequence[Op]) -> list[int]:
-    """A number per operation; equal for operations that do the same to tensors alike."""
+class _Word(NamedTuple):
+    """What an operation does, and how far back the results lie that it reads."""
+
+    kind: int
+    distances: Sizes
+
+    def is_like(self, other: _Word, period: int) -> bool:
+        """Do both read alike: from the same places of their own or the previous piece, or from
+        before the repetition began?"""
+        return self.kind == other.kind and all(
+            a == b or (a > period and b > period)
+            for a, b in zip(self.distances, other.distances, strict=True)
+        )
+
+
+def _words(ops: Sequence[Op]) -> list[_Word]:
     known: dict[tuple[object, ...], int] = {}
-    position = {op.output.buffer: i for i, op in enumerate(ops)}
+    made: dict[Buffer, int] = {}
     words = []
     for i, op in enumerate(ops):
         sources = tuple(
-            (
-                operand.buffer.storage,
-                operand.offset,
-                operand.strides,
-                operand.buffer.dtype,
-                min(i - position.get(operand.buffer, -1 << 30), 1 << 20),
-            )
-            if isinstance(operand, Read)
-            else operand
-            for operand in op.inputs
+            (value.buffer.storage, value.offset, value.strides, value.buffer.dtype)
+            if isinstance(value, Read)
+            else value
+            for value in op.inputs
         )
-        key = (
-            op.opcode,
-            op.extents,
-            op.reduced,
-            sources,
-            op.output.buffer.storage,
-            op.output.buffer.dtype,
-        )
-        words.append(known.setdefault(key, len(known)))
+        target = op.output.buffer
+        key = (op.opcode, op.extents, op.reduced, sources, target.storage, target.dtype)
+        distances = tuple(i - made.get(read.buffer, -_OUTSIDE) for read in op.reads)
+        words.append(_Word(known.setdefault(key, len(known)), distances))
+        made[target] = i
     return words
 
 
-def _longest_repeat(words: Sequence[int], least: int) -> tuple[int, int, int]:
-    """(period, start, end): the stretch that is covered by equal pieces of the smallest period."""
+_OUTSIDE = 1 << 30
+
+
+def _longest_repeat(words: Sequence[_Word], least: int) -> tuple[int, int, int]:
+    """(period, start, end): the longest stretch of equal pieces, of the smallest period."""
     best = (0, 0, 0)
     covered = 0
-    count = len(words)
-    for period in range(least, count // 2 + 1):
+    for period in _periods(words, least):
         run = 0
-        for i in range(count - period):
-            run = run + 1 if words[i] == words[i + period] else 0
+        for i in range(len(words) - period):
+            run = run + 1 if words[i].is_like(words[i + period], period) else 0
             if run >= period and run + period > covered:
                 covered = run + period
                 best = (period, i - run + 1, i + 1 + period)
-        if covered >= count - period:
-            break
     return best
 
 
-def _crossing_bytes(graph: SpyreGraph, ops: Sequence[Op]) -> list[int]:
+def _periods(words: Sequence[_Word], least: int) -> list[int]:
+    """Distances at which operations come again, at least so long."""
+    last: dict[int, int] = {}
+    gaps = set()
+    for i, word in enumerate(words):
+        gaps.add(i - last.get(word.kind, i))
+        last[word.kind] = i
+    return sorted(gap for gap in gaps if gap >= least)
+
+
+def _crossing_bytes(ops: Sequence[Op]) -> list[int]:
     """Per position, bytes of results that are made before it and read at or after it."""
-    del graph
     made = {op.output.buffer: i for i, op in reversed(list(enumerate(ops)))}
     last: dict[object, int] = {}
     for i, op in enumerate(ops):

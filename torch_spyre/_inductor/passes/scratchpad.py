@@ -13,7 +13,7 @@ from torch_spyre.ir.spec import Allocation
 from .. import config
 from ..graph import Buffer, Fit, Op, Read, SpyreGraph
 from ..scratchpad.solvers import Request, lx_capacity, solver
-from ..sharing import LocalSlice, boxes
+from ..sharing import LocalSlice, boxes, widest
 
 STICK_BYTES = 128
 
@@ -137,7 +137,7 @@ class _Kernel:
                 self._clone_input(buffer, readers)
 
     def _clone_input(self, buffer: Buffer, readers: Sequence[tuple[Op, int]]) -> None:
-        op, operand = readers[0]
+        op, operand = widest(readers)
         fit = _copy_fit(op, operand)
         if fit is None:
             return
@@ -164,8 +164,7 @@ class _Kernel:
             core_order=op.core_order,
             kernel=op.kernel,
         )
-        at = self.ops.index(op)
-        self.ops.insert(at, copy)
+        self.ops.insert(min(self.ops.index(reader) for reader, _ in served), copy)
         _switch(served, clone)
 
         def undo() -> None:

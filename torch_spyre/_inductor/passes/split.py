@@ -46,7 +46,15 @@ def split_multi_op_bodies(nests: Sequence[Nest], graph: SpyreGraph) -> None:
     subexpression that depends on few loops is computed over those only.
     """
     for nest in nests:
-        _Splitter(nest, graph).run()
+        try:
+            _Splitter(nest, graph).run()
+        except TypeError as error:  # a dtype that the card does not hold
+            raise Unsupported(
+                nest.origin.aten or nest.node,
+                str(error),
+                origin=nest.origin,
+                way_out="compute it in float32, or on the CPU",
+            ) from error
 
 
 @dataclass(frozen=True)

@@ -347,11 +347,9 @@ void run_chain(std::span<const CoreStep> steps) {
 }
 
 int slice_dimension(std::span<const CoreStep> steps) {
-  const int dim = slice_dimension(steps[0]);
-  const bool agree = std::all_of(steps.begin(), steps.end(), [dim](const CoreStep& step) {
-    return slice_dimension(step) == dim;
-  });
-  return agree ? dim : -1;
+  if (steps.size() == 1) return slice_dimension(steps[0]);
+  // Iterations that write memory of their own may go to threads in any way.
+  return std::all_of(steps.begin(), steps.end(), writes_once) ? slice_dimension(steps.back()) : -1;
 }
 
 void run_pointwise(const CoreStep& step) { run_chain({&step, 1}); }

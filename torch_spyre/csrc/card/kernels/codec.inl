@@ -24,7 +24,8 @@ SPYRE_INLINE uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
 struct Sen169 {
   using Stored = uint16_t;
   static constexpr uint32_t kSymbol = 0x7FFF;
-  static constexpr uint32_t kRebias = 96u << 23;                       // fp32's bias less SEN169's
+  static constexpr uint32_t kCode = 1u << 14;     // one unit in the last place, as fp32 bits
+  static constexpr uint32_t kRebias = 96u << 23;  // fp32's bias less SEN169's
   static constexpr uint32_t kHalfSmallest = (95u << 23) | (1u << 14);  // half of 0x0001, as fp32
 
   // Sign, exponent and fraction at their places in fp32, with this format's bias.
@@ -54,8 +55,8 @@ struct Sen169 {
   }
   // widen(narrow(word)), without the way through 16 bits.
   SPYRE_INLINE uint32_t round(uint32_t word) {
-    constexpr uint32_t kSmallest = kRebias | (1u << 14);
-    constexpr uint32_t kOverflow = kRebias + (kSymbol << 14);
+    constexpr uint32_t kSmallest = kRebias + kCode;
+    constexpr uint32_t kOverflow = kRebias + kSymbol * kCode;
     const uint32_t magnitude = word & kMagnitude;
     const uint32_t rounded = (magnitude + 0x2000u) & ~0x3FFFu;
     const uint32_t lifted = rounded > kSmallest ? rounded : kSmallest;

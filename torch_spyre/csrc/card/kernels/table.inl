@@ -30,6 +30,7 @@ static consteval void put_codecs(Table& table) {
   SPYRE_FORMAT(SEN18F_FP24, Sen18f)
 #undef SPYRE_FORMAT
   table.load[static_cast<size_t>(DataFormat::SEN169_FP16)] = &load_sen169;
+  table.store[static_cast<size_t>(DataFormat::SEN169_FP16)] = &store_sen169;
 }
 
 static consteval void put_pair(Table& table, HostFormat host, DataFormat card, Convert to_card,
