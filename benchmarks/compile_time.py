@@ -70,17 +70,23 @@ def compile_once(graph: str, device: str, profile: str) -> dict[str, Any]:
         work.run().cpu()
         seconds["second call"] = clock.lap()
     assert bool(result.isfinite().all()), f"{graph} on {device}: the result is not finite"
-    return {"seconds": seconds, "hits": cache_hits()}
+    return {"seconds": seconds, "hits": cache_hits(device)}
 
 
-def cache_hits() -> dict[str, int]:
-    """Counts of the caches that a warm compile must find."""
+def cache_hits(device: str) -> dict[str, int]:
+    """How often each cache that a warm compile depends on had what it was asked for."""
     from torch._dynamo.utils import counters
 
-    return {
+    hits = {
         "FX graph": counters["inductor"]["fxgraph_cache_hit"],
         "AOTAutograd": counters["aot_autograd"]["autograd_cache_hit"],
     }
+    if device == "spyre":
+        from torch_spyre.backend.cache import default_cache
+
+        kernels = default_cache()
+        hits["SpyreCode"] = kernels.statistics.hits if kernels else 0
+    return hits
 
 
 @contextmanager

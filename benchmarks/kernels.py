@@ -45,7 +45,7 @@ from torch import nn  # noqa: E402
 
 from torch_spyre.tools.measure import measure  # noqa: E402
 
-A_MOMENT = 0.05  # seconds of timed calls in a row
+A_MOMENT = 0.05  # seconds of timed calls in a row; what takes no longer is never left out
 HOPELESS = 10.0  # times the best when first tried
 A_WHILE = 0.5  # seconds
 # Spellings whose matmul is `@`. In fp16 the CPU may do it element by element: if the first call is
@@ -191,7 +191,7 @@ def cpu_spellings(row: Row) -> tuple[list[Spelling], list[str]]:
             for spelling in (eager, compiled):
                 spelling.time()
                 tried.append(spelling)
-    limit = HOPELESS * min(spelling.best for spelling in tried)
+    limit = max(A_MOMENT, HOPELESS * min(spelling.best for spelling in tried))
     left_out += [f"{each.name} {each.best * 1e3:.1f} ms" for each in tried if each.best > limit]
     return [spelling for spelling in tried if spelling.best <= limit], left_out
 

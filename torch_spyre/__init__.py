@@ -40,10 +40,9 @@ def _autoload() -> None:
 
 def __getattr__(name: str) -> object:
     if name == "require_layout":
-        raise AttributeError(
-            "torch_spyre.require_layout is for compiled code, and this version has no compiler "
-            "yet; use x.to(device_layout=layout) in eager code"
-        )
+        from torch_spyre._inductor.fx.custom_ops import require_layout
+
+        return require_layout
     raise AttributeError(f"module 'torch_spyre' has no attribute {name!r}")
 
 

@@ -127,9 +127,17 @@ def test_host_to_card_copies_write_zeros_into_the_padding():
     assert torch.equal(seen, expected)
 
 
-def test_require_layout_says_that_it_needs_the_compiler():
-    with pytest.raises(AttributeError, match="compiler"):
-        torch_spyre.require_layout  # noqa: B018
+def test_require_layout_lays_a_result_out_in_eager_and_compiled_code():
+    def doubled(x):
+        return torch_spyre.require_layout(x * 2, [1, 128, 64], [8192, 1, 128])
+
+    x = torch.randn(64, 128).half().to("spyre")
+    for function in (doubled, torch.compile(doubled, fullgraph=True)):
+        result = function(x)
+        assert result.device_tensor_layout().stride_map == [8192, 1, 128]
+        assert torch.equal(result.cpu(), (x * 2).cpu())
+    with pytest.raises(ValueError, match="on cpu"):
+        doubled(torch.zeros(64, 128))
 
 
 def test_patched_functions_behave_as_before_on_the_cpu():

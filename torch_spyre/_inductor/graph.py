@@ -38,6 +38,7 @@ class Buffer:
     is_input: bool = False
     is_output: bool = False  # somebody outside the graph's kernels reads it
     is_mutated: bool = False
+    is_laid_out: bool = False  # the model asked for its layout
     is_dynamic: bool = False  # `size` is that of a bucket
     shape: tuple[Any, ...] = ()  # the size as Inductor has it, with symbols
     storage: ir.Storage | None = None  # the device layout

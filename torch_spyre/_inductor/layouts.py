@@ -11,6 +11,7 @@ from torch_spyre import ir
 from torch_spyre.ops.views import layout
 
 from . import config
+from .graph import Sizes
 
 _NAME = re.compile(r"arg(\d+)_1|primals_(\d+)")
 
@@ -33,6 +34,20 @@ def of_graph_inputs(lowered: GraphLowering) -> dict[str, tuple[tuple[int, ...], 
         if key is not None:
             found[name] = key
     return found  # type: ignore[return-value]
+
+
+_REQUIRED = "spyre_required_layouts"  # an attribute of the graph that is being lowered
+
+
+def require(graph: GraphLowering, name: str, device_size: Sizes, stride_map: Sizes) -> None:
+    """Note the layout that the model demands for a buffer."""
+    if not hasattr(graph, _REQUIRED):
+        setattr(graph, _REQUIRED, {})
+    getattr(graph, _REQUIRED)[name] = (device_size, stride_map)
+
+
+def required(graph: GraphLowering) -> dict[str, tuple[Sizes, Sizes]]:
+    return getattr(graph, _REQUIRED, {})
 
 
 def _number(name: str) -> int | None:

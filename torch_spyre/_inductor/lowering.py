@@ -16,6 +16,9 @@ from torch._inductor.virtualized import V, ops
 
 from torch_spyre.constants import DEVICE_NAME
 
+from . import layouts
+from .fx import custom_ops  # noqa: F401  defines torch.ops.spyre
+
 aten = torch.ops.aten
 
 
@@ -116,6 +119,26 @@ def _lower_addmm(
     return lowerings[aten.add](product, _scaled(bias, beta))
 
 
+# ---- Layouts ------------------------------------------------------------------------------------
+
+
+@_spyre_lowering(torch.ops.spyre.require_layout.default)
+def _lower_require_layout(
+    x: ir.TensorBox, device_size: Sequence[int], stride_map: Sequence[int]
+) -> Any:
+    """A buffer of its own, whose layout is not the compiler's to choose."""
+    result = ir.Pointwise.create(
+        device=x.get_device(),
+        dtype=x.get_dtype(),
+        inner_fn=x.make_loader(),
+        ranges=list(x.get_size()),
+    )
+    name = result.realize()
+    assert name is not None
+    layouts.require(V.graph, name, tuple(device_size), tuple(stride_map))
+    return result
+
+
 # ---- Shapes -------------------------------------------------------------------------------------
 
 
@@ -139,9 +162,15 @@ def _lower_cat(inputs: Sequence[ir.TensorBox], dim: int = 0) -> Any:
 
 
 def _addressable(x: ir.TensorBox) -> ir.TensorBox:
-    """The tensor with its elements at multiples of strides, copied if its views divide them: a row
-    that an index names must have an address."""
+    """The tensor with its rows along dimensions of its buffer, copied if they are not: a row that
+    an index names must have an address on the card."""
     found = ir.ExternKernel.realize_input(x)
+    if isinstance(found, ir.ReinterpretView):
+        known = set(found.unwrap_view().get_stride())
+        sizes = V.graph.sizevars
+        own = zip(found.get_size(), found.get_stride(), strict=True)
+        if any(step not in known for n, step in own if not sizes.statically_known_equals(n, 1)):
+            found = ir.ExternKernel.copy_input(x)
     return found if isinstance(found, ir.TensorBox) else ir.TensorBox(found)
 
 

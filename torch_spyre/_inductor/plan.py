@@ -8,7 +8,7 @@ from typing import Any
 from torch._inductor import ir as inductor_ir
 from torch._inductor.graph import GraphLowering
 
-from torch_spyre import ir
+from torch_spyre import _C, ir
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.ir.bundle import Bundle
 
@@ -16,6 +16,7 @@ from . import debug, layouts
 from .codegen.opspec import KernelDraft, kernels_of
 from .codegen.superdsc import bundle_of
 from .dynamic import DynamicSizes, NeedsStaticSizesError
+from .errors import Unsupported
 from .graph import Buffer, SpyreGraph
 from .passes import run_passes
 from .passes.split import split_multi_op_bodies
@@ -78,6 +79,7 @@ def _plan(lowered: GraphLowering, dynamic: DynamicSizes) -> Kernels:
             for size in buffer.shape:
                 dynamic.symbol(size)
     _set_input_layouts(lowered, graph)
+    _set_required_layouts(lowered, graph)
     segment = 0
     for entry in translation.nests:
         if not isinstance(entry, Nest):
@@ -131,6 +133,24 @@ def _set_input_layouts(lowered: GraphLowering, graph: SpyreGraph) -> None:
             buffer.storage = layouts.default(buffer.size, buffer.stride, buffer.dtype, buffer.numel)
         else:
             buffer.storage = ir.Storage(*key, max(buffer.numel, 1))
+
+
+def _set_required_layouts(lowered: GraphLowering, graph: SpyreGraph) -> None:
+    for name, (device_size, stride_map) in layouts.required(lowered).items():
+        buffer = graph.buffers[name]
+        layout = _C.SpyreTensorLayout(
+            list(device_size), list(stride_map), _C.get_device_dtype(buffer.dtype)
+        )
+        reason = layout.why_not_for(buffer.numel)
+        if reason is not None:
+            raise Unsupported(
+                "require_layout",
+                reason,
+                tensors=(buffer.describe(),),
+                way_out="give a layout that holds all of the tensor's elements",
+            )
+        buffer.storage = ir.Storage(device_size, stride_map, buffer.numel)
+        buffer.is_laid_out = True
 
 
 def _kernels(lowered: GraphLowering, graph: SpyreGraph) -> Kernels:
@@ -194,6 +214,6 @@ def _retire(lowered: GraphLowering, kernels: Kernels) -> None:
     # Parts of a concatenation are views of it. They come before it, and go with it.
     for name, buffer in reversed(list(lowered.name_to_buffer.items())):
         layout = getattr(buffer, "layout", None)
-        if isinstance(layout, inductor_ir.NonOwningLayout):
-            if layout.view.get_name() in lowered.removed_buffers:
-                lowered.removed_buffers.add(name)
+        is_part = isinstance(layout, inductor_ir.NonOwningLayout)
+        if is_part and layout.view.get_name() in lowered.removed_buffers:
+            lowered.removed_buffers.add(name)

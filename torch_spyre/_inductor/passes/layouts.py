@@ -48,7 +48,7 @@ class _Chooser:
     def improve(self) -> bool:
         changed = False
         for buffer, users in self.users.items():
-            if buffer.is_temporary and len(buffer.size) > 0:
+            if buffer.is_temporary and not buffer.is_laid_out and len(buffer.size) > 0:
                 best = self.best(buffer, users)
                 changed |= best != buffer.storage
                 buffer.storage = best

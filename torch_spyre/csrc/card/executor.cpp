@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <vector>
 
 #include "chain.h"
@@ -24,9 +25,13 @@ struct Loops {
 };
 
 // One launch. Nodes between barriers form a *segment*: a host thread carries a core through all of
-// it, while the core's scratchpad is warm. A Matmul runs for all its cores at once, so it stands
-// between segments: every core has done all earlier steps when it begins, and begins the later ones
-// when it has ended. Loops with a barrier or a Matmul inside are walked by the launching thread.
+// it, while the core's scratchpad is warm. A Matmul whose second operand is in device memory runs
+// for all its cores at once, for they may share what they unpack; so it stands between segments:
+// every core has done all earlier steps when it begins, and begins the later ones when it has
+// ended. Loops with a barrier or such a Matmul inside are walked by the launching thread.
+//
+// A program that is one segment leaves nothing in a scratchpad for later, so each thread needs just
+// one, which stays in its cache from core to core.
 class Launch {
  public:
   Launch(const Machine& machine, ThreadPool& pool, const StepTable& steps,
@@ -37,9 +42,8 @@ class Launch {
         steps_(steps),
         is_cancelled_(is_cancelled),
         is_parallel_(pool.threads() > 1 && program_.work >= kParallelElements),
-        ends_segment_(program_.nodes.size()) {
-    mark_ends(0, program_.nodes.size());
-  }
+        ends_segment_(program_.nodes.size()),
+        is_one_segment_(!mark_ends(0, program_.nodes.size())) {}
 
   void run() {
     Loops loops;
@@ -66,15 +70,18 @@ class Launch {
   }
 
   bool is_matmul(size_t node) const {
-    return is_step(node) &&
-           program_.steps[program_.nodes[node].step].kind == static_cast<uint8_t>(StepKind::Matmul);
+    return is_step(node) && is_kind(step_of(node), StepKind::Matmul);
+  }
+  // Does it run for all cores at once?
+  bool is_joint(size_t node) const {
+    return is_matmul(node) && is_device(operands_of(program_, step_of(node))[1]);
   }
 
   // Which nodes can't be part of the segment before them; returns whether [begin, end) has any.
   bool mark_ends(size_t begin, size_t end) {
     bool has_any = false;
     for (size_t node = begin; node < end; node = after(node)) {
-      bool ends = program_.barrier[node] != 0 || is_matmul(node);
+      bool ends = program_.barrier[node] != 0 || is_joint(node);
       if (!is_step(node)) ends |= mark_ends(node + 1, after(node));
       ends_segment_[node] = ends ? 1 : 0;
       has_any |= ends;
@@ -106,7 +113,7 @@ class Launch {
       if (ends_segment_[node] == 0) continue;
       run_segment(segment, node, loops);
       segment = node;
-      if (is_matmul(node)) {
+      if (is_joint(node)) {
         run_matmul_step(program_.nodes[node].step, loops);
         segment = after(node);
       } else if (!is_step(node)) {
@@ -135,7 +142,7 @@ class Launch {
     if (begin == end) return;
     uint32_t mask = 0;
     for (size_t node = begin; node < end; ++node) {
-      if (is_step(node)) mask |= program_.steps[program_.nodes[node].step].cores;
+      if (is_step(node)) mask |= step_of(node).cores;
     }
     std::vector<int> cores;
     for (int core = 0; core < kCores; ++core) {
@@ -144,41 +151,72 @@ class Launch {
     const int count = static_cast<int>(cores.size());
     if (is_parallel_ && count < 2 * pool_.threads()) {
       run_sliced(begin, end, loops);
-    } else if (is_parallel_) {
-      pool_.run(count, [&](int i) {
-        Loops own = loops;
-        run_core(begin, end, cores[i], own);
-      });
     } else {
-      for (const int core : cores) run_core(begin, end, core, loops);
+      run_cores(begin, end, cores, loops);
     }
   }
 
-  void run_core(size_t begin, size_t end, int core, Loops& loops) const {
+  void run_cores(size_t begin, size_t end, const std::vector<int>& cores, const Loops& loops) {
+    const int count = static_cast<int>(cores.size());
+    std::atomic<int> next{0};
+    std::vector<std::exception_ptr> failures(cores.size());
+    const auto work = [&](int worker) {
+      Machine machine = machine_;
+      if (is_one_segment_) {
+        machine.lx += worker * kLxBytes;
+        machine.lx_stride = 0;
+      }
+      for (int i = next++; i < count; i = next++) {
+        Loops own = loops;
+        try {
+          run_core(machine, begin, end, cores[i], own);
+        } catch (...) {
+          failures[i] = std::current_exception();
+        }
+      }
+    };
+    if (is_parallel_) {
+      pool_.run(std::min(pool_.threads(), count), work);
+    } else {
+      work(0);
+    }
+    // The first core's, whichever thread was the first.
+    for (const std::exception_ptr& failure : failures) {
+      if (failure) std::rethrow_exception(failure);
+    }
+  }
+
+  void run_core(const Machine& machine, size_t begin, size_t end, int core, Loops& loops) const {
     for (size_t node = begin, next = begin; node < end; node = next) {
       if (!is_step(node)) {
         next = after(node);
-        iterate(node, loops, [&] { run_core(node + 1, next, core, loops); });
+        iterate(node, loops, [&] { run_core(machine, node + 1, next, core, loops); });
         continue;
       }
       next = chain_end(node, end);
       if (!has_core(step_of(node).cores, core)) continue;
       stop_if_cancelled();
       if (next > node + 1) {
-        const std::vector<CoreStep> chain = bind_chain(node, next, core, loops);
+        const std::vector<CoreStep> chain = bind_chain(machine, node, next, core, loops);
         if (chain[0].iterations() != 0) run_chain(chain);
+        continue;
+      }
+      const CoreStep bound = bind_step(machine, program_.nodes[node].step, core, loops.span());
+      if (bound.iterations() == 0) continue;
+      if (is_matmul(node)) {
+        run_matmul({&bound, 1}, nullptr);
       } else {
-        const CoreStep bound = bind_step(machine_, program_.nodes[node].step, core, loops.span());
-        if (bound.iterations() != 0) steps_[step_of(node).kind](bound);
+        steps_[step_of(node).kind](bound);
       }
     }
   }
 
-  std::vector<CoreStep> bind_chain(size_t begin, size_t end, int core, const Loops& loops) const {
+  std::vector<CoreStep> bind_chain(const Machine& machine, size_t begin, size_t end, int core,
+                                   const Loops& loops) const {
     std::vector<CoreStep> chain;
     chain.reserve(end - begin);
     for (size_t node = begin; node < end; ++node) {
-      chain.push_back(bind_step(machine_, program_.nodes[node].step, core, loops.span()));
+      chain.push_back(bind_step(machine, program_.nodes[node].step, core, loops.span()));
     }
     return chain;
   }
@@ -186,7 +224,10 @@ class Launch {
   // Too few cores to keep the threads busy: chain by chain, the cores' iterations cut into slices.
   void run_sliced(size_t begin, size_t end, Loops& loops) {
     for (size_t node = begin, next = begin; node < end; node = next) {
-      if (is_step(node)) {
+      if (is_matmul(node)) {
+        next = after(node);
+        run_matmul_step(program_.nodes[node].step, loops);
+      } else if (is_step(node)) {
         next = chain_end(node, end);
         run_chain_sliced(node, next, loops);
       } else {
@@ -203,7 +244,7 @@ class Launch {
     int64_t elements = 0;
     for (int core = 0; core < kCores; ++core) {
       if (!has_core(record.cores, core)) continue;
-      std::vector<CoreStep> whole = bind_chain(begin, end, core, loops);
+      std::vector<CoreStep> whole = bind_chain(machine_, begin, end, core, loops);
       if (whole[0].iterations() == 0) continue;
       elements += whole[0].iterations() * whole[0].lanes;
       const int dim = slice_dimension(whole);
@@ -242,6 +283,7 @@ class Launch {
   const std::atomic<bool>& is_cancelled_;
   const bool is_parallel_;
   std::vector<uint8_t> ends_segment_;  // per node
+  const bool is_one_segment_;
 };
 
 }  // namespace

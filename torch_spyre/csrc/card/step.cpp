@@ -75,7 +75,7 @@ CoreStep bind_step(const Machine& machine, uint32_t step, int core,
     if (space == Space::Iota) {
       operand.count = offset;
     } else if (space == Space::Lx) {
-      operand.address = machine.lx + core * kLxBytes + offset;
+      operand.address = machine.lx + core * machine.lx_stride + offset;
     } else {
       operand.address = machine.device + machine.bindings[record.symbol].value + offset;
     }

@@ -20,8 +20,9 @@ inline constexpr int kMaxMasks = 4;
 struct Machine {
   const Program& program;
   std::span<const Binding> bindings;
-  std::byte* device = nullptr;  // address 0 of the card's memory
-  std::byte* lx = nullptr;      // core 0's, the others follow
+  std::byte* device = nullptr;   // address 0 of the card's memory
+  std::byte* lx = nullptr;       // core 0's
+  int64_t lx_stride = kLxBytes;  // to the next core's; 0 where cores take turns with one scratchpad
 };
 
 struct CoreOperand {
