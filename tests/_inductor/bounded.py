@@ -82,25 +82,39 @@ def promoted(a: Bounded, b: Bounded) -> torch.dtype:
     return torch.result_type(*meta)
 
 
+def aligned(a: Bounded, b: Bounded) -> tuple[Bounded, Bounded]:
+    """Both as the operation takes them: a 0-dim float32 beside float16 is rounded first."""
+    dtype = promoted(a, b)
+    if not dtype.is_floating_point:
+        return a, b
+    a, b = (x if UNIT.get(x.dtype, 0) == UNIT[dtype] else x.rounded(dtype) for x in (a, b))
+    return a, b
+
+
 def add(a: Bounded, b: Bounded) -> Bounded:
+    a, b = aligned(a, b)
     return Bounded(a.value + b.value, a.error + b.error, promoted(a, b)).rounded()
 
 
 def sub(a: Bounded, b: Bounded) -> Bounded:
+    a, b = aligned(a, b)
     return Bounded(a.value - b.value, a.error + b.error, promoted(a, b)).rounded()
 
 
 def mul(a: Bounded, b: Bounded) -> Bounded:
+    a, b = aligned(a, b)
     error = a.value.abs() * b.error + b.value.abs() * a.error + a.error * b.error
     return Bounded(a.value * b.value, error, promoted(a, b)).rounded()
 
 
 def maximum(a: Bounded, b: Bounded) -> Bounded:
+    a, b = aligned(a, b)
     error = torch.maximum(*torch.broadcast_tensors(a.error, b.error))
     return Bounded(torch.maximum(a.value, b.value), error, promoted(a, b)).rounded()
 
 
 def minimum(a: Bounded, b: Bounded) -> Bounded:
+    a, b = aligned(a, b)
     error = torch.maximum(*torch.broadcast_tensors(a.error, b.error))
     return Bounded(torch.minimum(a.value, b.value), error, promoted(a, b)).rounded()
 
@@ -108,16 +122,15 @@ def minimum(a: Bounded, b: Bounded) -> Bounded:
 def greater(a: Bounded, b: Bounded) -> Bounded:
     """A truth is 1 or 0; where either may come out its error is 1."""
     value = (a.value > b.value).double()
-    # Operands of different dtypes are compared after a conversion.
+    a, b = aligned(a, b)
     slack = a.error + b.error
-    if a.dtype is not b.dtype and promoted(a, b).is_floating_point:
-        slack = slack + UNIT[promoted(a, b)] * (a.magnitude + b.magnitude)
     is_open = (a.value - b.value).abs() <= slack
     is_open &= slack > 0
     return Bounded(value, is_open.double(), torch.bool)
 
 
 def where(c: Bounded, a: Bounded, b: Bounded) -> Bounded:
+    a, b = aligned(a, b)
     x, y, ex, ey, truth, doubt = torch.broadcast_tensors(
         a.value, b.value, a.error, b.error, c.value, c.error
     )

@@ -182,9 +182,7 @@ class Recording:
             )
         )
 
-    def _bytes(
-        self, tensor: torch.Tensor, layout: Layout, nbytes: int, seed: int
-    ) -> np.ndarray:
+    def _bytes(self, tensor: torch.Tensor, layout: Layout, nbytes: int, seed: int) -> np.ndarray:
         if _storage(tensor) in self._fresh:
             return program_model.noise(nbytes, seed)
         return layout.image(_read(tensor, layout), nbytes, seed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional as F  # noqa: N812
 
 FLOATS = (torch.float16, torch.float32, torch.bfloat16)
 INTS = (torch.int32, torch.int64, torch.int8)
@@ -84,6 +84,7 @@ def _casts(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 MATRICES = ("aligned", "ragged", "narrow")
+
 
 def _values(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return x.double(), x.double(), x.double(), x.int(), x.bool()

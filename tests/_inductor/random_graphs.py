@@ -15,8 +15,8 @@ from typing import Any
 
 import bounded
 import torch
-import torch.nn.functional as F
 from bounded import Bounded
+from torch.nn import functional as F  # noqa: N812
 
 FLOATS = (torch.float16, torch.float32, torch.bfloat16)
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 12, 16, 31, 32, 33, 48, 63, 64, 65, 70, 96, 100, 128, 130)
@@ -112,9 +112,7 @@ class Grower:
         self.random.shuffle(shape)
         return tuple(shape)
 
-    def input(
-        self, shape: Sequence[int], dtype: torch.dtype | None = None, rows: int = 0
-    ) -> int:
+    def input(self, shape: Sequence[int], dtype: torch.dtype | None = None, rows: int = 0) -> int:
         """A new input: contiguous, or a transposed or sliced part of something larger."""
         if dtype is None:
             dtype = self.random.choice(FLOATS) if self.has_mixed_dtypes else self.dtype
@@ -129,7 +127,9 @@ class Grower:
             grown = zip(base_shape, start, extra, strict=True)
             base_shape = [n + first + more for n, first, more in grown]
         base = self._noise(base_shape, dtype, rows)
-        view = base[tuple(slice(first, first + shape[i]) for first, i in zip(start, order, strict=True))]
+        view = base[
+            tuple(slice(first, first + shape[i]) for first, i in zip(start, order, strict=True))
+        ]
         view = view.permute([order.index(i) for i in range(len(shape))]) if shape else base
         self.graph.inputs.append(view)
         self.graph.nodes.append(len(self.graph.inputs) - 1)
@@ -301,9 +301,7 @@ def division(grower: Grower) -> None:
     y = grower.partner(x)
     a, b = grower.value(x), grower.value(y)
     inverse = bounded.of_positive(b, torch.reciprocal)
-    grower.add(
-        "{0} / ({1}.abs() + 1)", [x, y], lambda p, q: p / _one(q), bounded.mul(a, inverse)
-    )
+    grower.add("{0} / ({1}.abs() + 1)", [x, y], lambda p, q: p / _one(q), bounded.mul(a, inverse))
 
 
 @_draws(1.5)
@@ -354,7 +352,9 @@ def matmul(grower: Grower) -> None:
     x = grower.pick(lambda value: value.is_float and value.value.dim() >= 2)
     *batch, m, k = grower.size(x)
     dtype = grower.value(x).dtype
-    n = grower.random.choice([n for n in LENGTHS if n * max(k, m) * math.prod(batch) <= LARGEST_NUMEL] or [1])
+    n = grower.random.choice(
+        [n for n in LENGTHS if n * max(k, m) * math.prod(batch) <= LARGEST_NUMEL] or [1]
+    )
     if grower.random.random() < 0.2:
         y = grower.input([n, k], dtype)
         transposed = grower.value(y).view(lambda t: t.mT)
@@ -408,7 +408,9 @@ def rows(grower: Grower) -> None:
 # ---- Views --------------------------------------------------------------------------------------
 
 
-def _view(grower: Grower, x: int, text: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def _view(
+    grower: Grower, x: int, text: str, change: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
     grower.add(text, [x], change, grower.value(x).view(change))
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from bundle_checks import check_bundle
 from compiled import Launch
 
 from tests.ops import program_model, step_model
@@ -194,7 +195,9 @@ class _Mover:
         if operand.space is Space.LX:
             if len(bases) == 1:
                 bases = bases * len(cores)
-            bases = tuple(base + core * self.per_core for base, core in zip(bases, cores, strict=True))
+            bases = tuple(
+                base + core * self.per_core for base, core in zip(bases, cores, strict=True)
+            )
             return replace(
                 operand, space=Space.DEVICE, symbol=self.lx, bases=bases, loop_strides=()
             )
@@ -219,8 +222,9 @@ def check_launch(launch: Launch) -> None:
     Each step on the card gives the bits of the numpy model (a transcendental one a unit in the last
     place beside them at most), on the bytes that the step before left on the card; the program as a
     whole gives the bits of its steps, whatever lies in padding; the launch gave what the program
-    gives.
+    gives. The bundle is read back as it was written, and fits the schema.
     """
+    check_bundle(launch.bundle)
     spilled = spill(launch.program)
     arrays = bytes_of(launch)
     if spilled.lx_bytes:

@@ -67,8 +67,8 @@ def sample(cases: dict[str, Case]) -> list[Setting]:
     chosen = []
     for name, case in cases.items():
         axes = [draw.sample(axis, len(axis)) for axis in axes_of(case)]
-        for i in range(max(map(len, axes))):
-            chosen.append(Setting(name, *(axis[i % len(axis)] for axis in axes)))
+        longest = max(map(len, axes))
+        chosen += [Setting(name, *(axis[i % len(axis)] for axis in axes)) for i in range(longest)]
     covered = set().union(*map(pairs_of, chosen))
     for name, case in cases.items():
         for setting in product_of(name, case):

@@ -62,11 +62,13 @@ def compile_graph(
     from torch._inductor.compile_fx import compile_fx
 
     from . import config
+    from .fx.attention import use_own_attention
     from .registration import register
     from .weights import lay_out_weights
 
     register()
     lay_out_weights(gm, inputs)
+    use_own_attention(gm)
     layouts = tuple(
         None if is_dynamic else _layout_key(value)
         for value, is_dynamic in zip(inputs, _dynamic_inputs(gm), strict=True)

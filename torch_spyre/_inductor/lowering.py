@@ -105,6 +105,11 @@ def _lower_matmul(a: ir.TensorBox, b: ir.TensorBox) -> ir.TensorBox:
     return matmul(a, b)
 
 
+@_spyre_lowering(torch.ops.spyre.bmm_to_float.default)
+def _lower_bmm_to_float(a: ir.TensorBox, b: ir.TensorBox) -> ir.TensorBox:
+    return matmul(a, b, torch.float32)
+
+
 def _scaled(x: Any, factor: float | int) -> Any:
     return x if factor == 1 else lowerings[aten.mul](x, factor)
 

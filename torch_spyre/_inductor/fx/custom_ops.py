@@ -1,8 +1,9 @@
-"""Operations of ours that models may name: `spyre::require_layout`."""
+"""Operations of ours: `spyre::require_layout` for models, `spyre::bmm_to_float` for ourselves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -35,6 +36,31 @@ def _backward(_: object, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
 
 
 _require_layout.register_autograd(_backward)
+
+
+@torch.library.custom_op("spyre::bmm_to_float", mutates_args=())
+def _bmm_to_float(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A batched matmul whose result keeps the 32 bits of its accumulators."""
+    return torch.bmm(a.float(), b.float())
+
+
+@_bmm_to_float.register_fake
+def _(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a.new_empty((a.size(0), a.size(1), b.size(2)), dtype=torch.float32)
+
+
+def _save(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:
+    del output
+    ctx.save_for_backward(*inputs)
+
+
+def _bmm_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    a, b = ctx.saved_tensors
+    grad = grad.to(a.dtype)
+    return grad @ b.transpose(1, 2), a.transpose(1, 2) @ grad
+
+
+_bmm_to_float.register_autograd(_bmm_backward, setup_context=_save)
 
 
 def require_layout(

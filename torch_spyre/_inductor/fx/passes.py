@@ -1,10 +1,63 @@
-"""Passes over the FX graph after decomposition."""
+"""Passes over the FX graph after decomposition. They know nothing of layouts."""
 
 from __future__ import annotations
 
 import torch
 
+from . import custom_ops  # noqa: F401  defines torch.ops.spyre
+
+aten = torch.ops.aten
+
+_MATMULS = {
+    aten.mm.default,
+    aten.bmm.default,
+    aten.addmm.default,
+    aten.baddbmm.default,
+    torch.ops.spyre.bmm_to_float.default,
+}
+_VIEWS = {
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.reshape.default,
+    aten.expand.default,
+    aten.permute.default,
+    aten.transpose.int,
+    aten.unsqueeze.default,
+    aten.squeeze.dim,
+}
+
 
 def run(gm: torch.fx.GraphModule) -> None:
     """All passes, in order."""
-    del gm
+    for pass_ in PASSES:
+        pass_(gm)
+    gm.graph.lint()
+    gm.recompile()
+
+
+def drop_copies_of_expanded_operands(gm: torch.fx.GraphModule) -> None:
+    """Let matmuls read repeated operands in place.
+
+    Grouped attention repeats its keys and values for the heads of a group: expand, then a copy,
+    because PyTorch can't view an expanded tensor in fewer dimensions. A matmul of the card can
+    stand still along a loop, so the copy of what is only multiplied goes.
+    """
+    for node in list(gm.graph.find_nodes(op="call_function", target=aten.clone.default)):
+        source = node.args[0]
+        if _is_expanded(source) and _is_only_multiplied(node):
+            node.replace_all_uses_with(source)
+            gm.graph.erase_node(node)
+
+
+def _is_expanded(node: object) -> bool:
+    return isinstance(node, torch.fx.Node) and node.target == aten.expand.default
+
+
+def _is_only_multiplied(node: torch.fx.Node) -> bool:
+    return bool(node.users) and all(
+        user.target in _MATMULS or (user.target in _VIEWS and _is_only_multiplied(user))
+        for user in node.users
+    )
+
+
+PASSES = (drop_copies_of_expanded_operands,)

@@ -44,9 +44,34 @@ static void round(Word* words, int64_t n) {
     }
   }
 }
+
+// Where no number is too large or about to become zero, an add and a mask; those are rare.
+static void round_sen169(Word* words, int64_t n) {
+  constexpr int64_t kRow = 256;
+  for (int64_t start = 0; start < n; start += kRow) {
+    const int64_t count = n - start < kRow ? n - start : kRow;
+    Word* const row = words + start;
+    Word smallest = ~0u, largest = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const Word above = (row[i] & kMagnitude) - 1;  // zero wraps: it needs no care
+      smallest = smaller(smallest, above);
+      const Word magnitude = row[i] & kMagnitude;
+      largest = magnitude > largest ? magnitude : largest;
+    }
+    const bool is_plain = smallest >= Sen169::kRebias + Sen169::kCode &&
+                          largest < Sen169::kRebias + (Sen169::kSymbol - 1) * Sen169::kCode;
+    if (!is_plain) {
+      round<Sen169>(row, count);
+      continue;
+    }
+    for (int64_t i = 0; i < count; ++i) row[i] = (row[i] + 0x2000u) & ~0x3FFFu;
+  }
+}
+
 template <typename Format>
 static consteval Round round_of() {
   if constexpr (__is_same(Format, Fp32) || __is_same(Format, Int32)) return nullptr;
+  if constexpr (__is_same(Format, Sen169)) return &round_sen169;
   return &round<Format>;
 }
 
