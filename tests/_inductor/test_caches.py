@@ -21,6 +21,7 @@ import pytest
 SCRIPT = """
 import json
 import torch
+import torch.nn.functional as F
 from torch._dynamo.utils import counters
 from torch.spyre import SpyreTensorLayout
 from torch_spyre.backend import cache
@@ -28,10 +29,11 @@ from torch_spyre.backend import cache
 {before}
 
 def graph(x, weight):
-    return torch.softmax(x @ weight, -1)
+    heads = (x @ weight).view(96, 2, 64).transpose(0, 1)
+    return torch.softmax(F.scaled_dot_product_attention(heads, heads, heads), -1)
 
 torch.manual_seed(0)
-x, weight = torch.randn(96, 200).half(), torch.randn(200, 130).div(200**0.5).half()
+x, weight = torch.randn(96, 200).half(), torch.randn(200, 128).div(200**0.5).half()
 x = x.to("spyre", device_layout={layout})
 with torch.no_grad():
     result = torch.compile(graph)(x, weight.to("spyre")).cpu()

@@ -74,11 +74,26 @@ def compile_graph(
         for value, is_dynamic in zip(inputs, _dynamic_inputs(gm), strict=True)
     )
     _guard_layouts(gm, inputs, layouts)
-    patches = {**(config_patches or {}), **INDUCTOR_CONFIG}
+    patches = {**(config_patches or {}), **INDUCTOR_CONFIG, **_cacheable_functions()}
     with config.patch(input_layouts=layouts):
         compiled = compile_fx(gm, list(inputs), config_patches=patches, **kwargs)
     assert callable(compiled)
     return compiled
+
+
+def _cacheable_functions() -> dict[str, dict[str, str]]:
+    """Our functions in Dynamo graphs: the AOTAutograd cache passes over graphs with unknown ones.
+
+    What they do may change with the sources, so their hash goes into the key.
+    """
+    from torch._inductor import config as inductor_config
+
+    from .fx.attention import attention
+    from .registration import source_hash
+
+    known = inductor_config.unsafe_marked_cacheable_functions
+    name = f"{attention.__module__}.{attention.__name__}"
+    return {"unsafe_marked_cacheable_functions": {**known, name: source_hash().hex()}}
 
 
 def _dynamic_inputs(gm: torch.fx.GraphModule) -> list[bool]:

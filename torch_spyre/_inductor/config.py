@@ -31,6 +31,9 @@ boundary_clones: bool = True
 # Fewest operations of a repeated stretch (a layer) that becomes a kernel of its own.
 repeat_threshold: int = 8
 
+# Assert between passes what each of them promises. For people who work on the compiler.
+check_guarantees: bool = False
+
 # Print the cost report after each compile.
 dump_cost: bool = _flag("SPYRE_DUMP_COST", False)
 

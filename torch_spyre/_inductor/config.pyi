@@ -7,6 +7,7 @@ dxp_lx_frac_avail: float
 layout_solver: str
 boundary_clones: bool
 repeat_threshold: int
+check_guarantees: bool
 dump_cost: bool
 input_layouts: tuple[object, ...]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from .. import config
 from ..graph import SpyreGraph
 from .constants import promote_constants
 from .dead_code import eliminate_dead_code
 from .division import span_reduction, work_distribution
+from .guarantees import check
 from .kernels import group_into_kernels
 from .layouts import propagate_spyre_tensor_layouts
 from .padding import pad_matmul_operands
@@ -31,3 +33,5 @@ def run_passes(graph: SpyreGraph) -> None:
     """Plan a graph whose bodies are split into operations of the card."""
     for pass_ in PASSES:
         pass_(graph)
+        if config.check_guarantees:
+            check(graph, pass_.__name__)

@@ -145,7 +145,7 @@ std::vector<int> visible_devices(int cards) {
   return visible;
 }
 
-// Not used before there is a compiler, but a wrong value is told at once.
+// Read by the compiler, which is Python and loaded late; a wrong value is told at once.
 void check_compiler_variables() {
   integer_between("SENCORES", 1, 32);
   flag("LX_PLANNING", true);
@@ -157,6 +157,10 @@ void check_compiler_variables() {
     if (*end != '\0' || !(fraction >= 0 && fraction < 1)) {
       reject("DXP_LX_FRAC_AVAIL", *text, "a fraction of at least 0 and below 1");
     }
+  }
+  if (const auto name = read("LAYOUT_SOLVER");
+      name && *name != "greedy" && *name != "firstfit" && *name != "bestfit") {
+    reject("LAYOUT_SOLVER", *name, "greedy, firstfit or bestfit");
   }
 }
 
