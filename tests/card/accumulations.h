@@ -81,9 +81,10 @@ class RandomAccumulations : public RandomPrograms {
 
   void add_reduction(ProgramBuilder& builder) {
     static constexpr std::pair<Opcode, bool> kOperations[] = {
-        {Opcode::sum, true},       {Opcode::mean, true},      {Opcode::amax, true},
-        {Opcode::amin, true},      {Opcode::prod, true},      {Opcode::sum_int, false},
-        {Opcode::amax_int, false}, {Opcode::amin_int, false}, {Opcode::prod_int, false}};
+        {Opcode::sum, true},        {Opcode::mean, true},      {Opcode::amax, true},
+        {Opcode::amin, true},       {Opcode::prod, true},      {Opcode::sum_int, false},
+        {Opcode::amax_int, false},  {Opcode::amin_int, false}, {Opcode::prod_int, false},
+        {Opcode::sum_squares, true}};
     const auto& [opcode, is_float] = kOperations[pick(0, std::size(kOperations) - 1)];
     Shape shape = pick_walked_shape(1, 4, pick(0, 3) == 0 ? 40 : 4);
     const int rank = static_cast<int>(shape.extent[0].size());
@@ -310,7 +311,7 @@ class AccumulationModel {
     std::vector<uint32_t> sums(lanes_, neutral());
     for_each_reduced(0, point, [&](const Point& at) {
       for (int lane = 0; lane < lanes_; ++lane) {
-        if (is_valid(at, lane)) sums[lane] = combine(sums[lane], read(0, at, lane));
+        if (is_valid(at, lane)) sums[lane] = combine(sums[lane], taken_in(read(0, at, lane)));
       }
     });
     const bool is_first = operand(step_->inputs).lanes == static_cast<uint8_t>(Lanes::First);
@@ -382,11 +383,18 @@ class AccumulationModel {
     }
   }
 
+  uint32_t taken_in(uint32_t element) const {
+    const auto x = std::bit_cast<float>(element);
+    const bool is_squared = step_->opcode == static_cast<uint16_t>(Opcode::sum_squares);
+    return is_squared ? std::bit_cast<uint32_t>(x * x) : element;
+  }
+
   uint32_t combine(uint32_t left, uint32_t right) const {
     const auto a = std::bit_cast<float>(left), b = std::bit_cast<float>(right);
     const auto i = static_cast<int32_t>(left), k = static_cast<int32_t>(right);
     switch (static_cast<Opcode>(step_->opcode)) {
       case Opcode::sum:
+      case Opcode::sum_squares:  // of sums: elements are squared when they are taken in
       case Opcode::mean:
         return std::bit_cast<uint32_t>(a + b);
       case Opcode::prod:

@@ -304,6 +304,48 @@ TEST(a_core_carries_its_scratchpad_through_a_loop) {
   CHECK(execute(setup, 3) == expected);
 }
 
+// A Matmul of scratchpads runs where its core runs, one of device memory for all cores at once.
+TEST(a_matmul_in_the_scratchpads_gives_the_bits_of_one_in_device_memory) {
+  constexpr int64_t kRows = 20, kDepth = 64, kColumnSticks = 2;
+  constexpr int64_t kA = kRows * 128, kB = kDepth * kColumnSticks * 128;
+  constexpr int64_t kC = kRows * kColumnSticks * 128;
+  const auto format = DataFormat::SEN169_FP16;
+  const auto result_of = [&](bool is_lx, int threads) {
+    ProgramBuilder builder;
+    std::vector<int64_t> a_bases, b_bases, c_bases;
+    for (int core = 0; core < kCores; ++core) {
+      a_bases.push_back(core * kA);
+      b_bases.push_back(core * kB);
+      c_bases.push_back(core * kC);
+    }
+    const uint32_t a = builder.address(kCores * kA);
+    const uint32_t b = builder.address(kCores * kB);
+    const uint32_t c = builder.address(kCores * kC, true);
+    const auto lx = [&](int64_t base, const std::vector<int64_t>& stride) {
+      return builder.operand(Space::Lx, 0, format, Lanes::Vector, {base}, stride);
+    };
+    const uint32_t all = 0xFFFFFFFF;
+    builder.run(builder.step(Opcode::identity, all, {kDepth * kColumnSticks},
+                             {builder.device(b, format, {128}, b_bases)}, lx(0, {128})));
+    // Rows, sticks of n, sticks of k.
+    OperandRecord second =
+        is_lx ? lx(0, {0, 128, 0}) : builder.device(b, format, {0, 128, 0}, b_bases);
+    second.tile_stride = kColumnSticks * 128;
+    const uint32_t product = builder.step(Opcode::batchmatmul, all, {kRows, kColumnSticks, 1},
+                                          {builder.device(a, format, {128, 0, 0}, a_bases), second},
+                                          lx(kB, {kColumnSticks * 128, 128, 0}), StepKind::Matmul);
+    builder.steps[product].stick_dim = 1;
+    builder.steps[product].lane_dim = 2;
+    builder.steps[product].reduced = 4;
+    builder.run(product);
+    builder.run(builder.step(Opcode::neg, all, {kRows * kColumnSticks}, {lx(kB, {128})},
+                             builder.device(c, format, {128}, c_bases)));
+    return execute(bind(builder, 4), threads);
+  };
+  const Bytes expected = result_of(false, 1);
+  for (const int threads : {1, 2, 5}) CHECK(result_of(true, threads) == expected);
+}
+
 TEST(large_steps_give_the_same_bits_for_any_number_of_threads) {
   constexpr int64_t kTiles = 8, kRows = 1000;
   for (const uint32_t cores : {1U, 5U, 0xFFFFFFFFU}) {

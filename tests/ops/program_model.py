@@ -134,7 +134,8 @@ class CoreStep:
                 valid = self._valid_lanes(at)
                 if valid.any():
                     values = np.broadcast_to(self._read(self.step.inputs[0], at), (self.lanes,))
-                    sums = np.where(valid, reduction.combine(sums, values), sums)
+                    taken = reduction.combine(sums, reduction.prepare(values))
+                    sums = np.where(valid, taken, sums)
             is_first = self.step.outputs[0].lanes is Lanes.FIRST
             while is_first and len(sums) > 1:
                 half = len(sums) // 2

@@ -376,6 +376,7 @@ class Reduction:
 
     neutral: np.float32 | np.int32
     combine: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    prepare: Callable[[np.ndarray], np.ndarray] = np.positive  # of each element
 
 
 def _larger(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -391,6 +392,7 @@ _INT = np.iinfo(np.int32)
 REDUCTIONS: dict[str, Reduction] = {
     "sum": Reduction(np.float32(0), np.add),
     "mean": Reduction(np.float32(0), np.add),
+    "sum_squares": Reduction(np.float32(0), np.add, np.square),
     "prod": Reduction(np.float32(1), np.multiply),
     "amax": Reduction(np.float32(-np.inf), _larger),
     "amin": Reduction(np.float32(np.inf), _smaller),

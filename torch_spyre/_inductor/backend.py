@@ -23,6 +23,9 @@ INDUCTOR_CONFIG: dict[str, Any] = {
     "allow_buffer_reuse": False,
     "benchmark_kernel": False,
     "comprehensive_padding": False,
+    "cpp_wrapper": False,
+    # Random numbers come from the device's generator, as in eager mode.
+    "fallback_random": True,
     "loop_ordering_after_fusion": False,
     "max_autotune": False,
     "mtia.disable_welford_reduction": True,
@@ -56,9 +59,15 @@ def compile_graph(
     inputs: Sequence[Any],
     *,
     config_patches: dict[str, Any] | None = None,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
     **kwargs: Any,
 ) -> Callable[..., Any]:
-    """Compile a Dynamo graph for Spyre."""
+    """Compile a Dynamo graph for Spyre.
+
+    `mode` and `options` arrive here from `torch.compile(backend="spyre")` only; in the other
+    spelling PyTorch has made patches of Inductor's configuration of them already.
+    """
     from torch._inductor.compile_fx import compile_fx
 
     from . import config
@@ -74,7 +83,8 @@ def compile_graph(
         for value, is_dynamic in zip(inputs, _dynamic_inputs(gm), strict=True)
     )
     _guard_layouts(gm, inputs, layouts)
-    patches = {**(config_patches or {}), **INDUCTOR_CONFIG, **_cacheable_functions()}
+    chosen = torch._TorchCompileInductorWrapper(mode, options, None).config
+    patches = {**chosen, **(config_patches or {}), **INDUCTOR_CONFIG, **_cacheable_functions()}
     with config.patch(input_layouts=layouts):
         compiled = compile_fx(gm, list(inputs), config_patches=patches, **kwargs)
     assert callable(compiled)

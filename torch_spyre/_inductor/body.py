@@ -6,6 +6,7 @@ and leaves as integers: an offset and terms `coefficient · ((v // floordiv) mod
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -111,6 +112,8 @@ class IndexReader:
             return [(coefficient * self.offsets(expr), None)]
         if isinstance(expr, Identity):
             return self.summands(expr.args[0], coefficient)
+        if isinstance(expr, FloorDiv | ModularIndexing) and not self._moves(expr):
+            return [(coefficient * self.offsets(expr), None)]
         if isinstance(expr, sympy.Add):
             return [part for arg in expr.args for part in self.summands(arg, coefficient)]
         if isinstance(expr, sympy.Mul):
@@ -122,18 +125,20 @@ class IndexReader:
             return self._divided(base, self._number(divisor), self._number(modulus), coefficient)
         raise UnevenIndexError(expr)
 
+    def _moves(self, expr: sympy.Expr) -> bool:
+        return bool(expr.free_symbols & (self.variables.keys() | self.indirect.keys()))
+
     def _number(self, expr: Any) -> int:
         return int(expr) if isinstance(expr, int | sympy.Integer) else self.sizes(expr)
 
     def _product(self, expr: sympy.Mul, coefficient: int) -> list[tuple[int, Any]]:
         rest = []
-        known = self.variables.keys() | self.indirect.keys()
-        if not expr.free_symbols & known:
+        if not self._moves(expr):
             return [(coefficient * self.offsets(expr), None)]
         for arg in expr.args:
             if isinstance(arg, sympy.Integer):
                 coefficient *= int(arg)
-            elif not arg.free_symbols & known:
+            elif not self._moves(arg):
                 coefficient *= self.sizes(arg)
             else:
                 rest.append(arg)
@@ -197,7 +202,7 @@ class IndexReader:
         if all(step % divisor == 0 for step, _ in left) and modulus is None:
             return [(coefficient * (step // divisor), factor) for step, factor in left]
         if len(left) != 1 or left[0][1] is None:
-            raise UnevenIndexError(base)
+            return self._without_carry(base, left, divisor, modulus, coefficient)
         step, term = left[0]
         if term.coefficient != 1:
             raise UnevenIndexError(base)
@@ -215,9 +220,35 @@ class IndexReader:
             return [(coefficient * step, Term(term.variable, 1, 1, modulus // step))]
         raise UnevenIndexError(base)
 
-    def largest(self, expr: sympy.Expr) -> int:
-        """An upper bound of an expression over all loops."""
-        return self._range(self.summands(expr, 1))[1]
+    def _without_carry(
+        self,
+        base: sympy.Expr,
+        parts: list[tuple[int, Any]],
+        divisor: int,
+        modulus: int | None,
+        coefficient: int,
+    ) -> list[tuple[int, Any]]:
+        """A division of a sum whose lower digits never add up to the divisor.
+
+        (j + 16i) // 64 is i // 4 where j < 16: j + 16 (i mod 4) is less than 64.
+        """
+        low: list[tuple[int, Any]] = []
+        high: list[tuple[int, Any]] = []
+        for step, factor in parts:
+            below, above = _cut(step, factor, divisor)
+            low += below
+            high += [(step // divisor, factor) for step, factor in above]
+        least, most = self._range(low)
+        if least < 0 or most >= divisor:
+            raise UnevenIndexError(base)
+        high = [part for part in high if self._range([part]) != (0, 0)]
+        if modulus is not None and self._range(high)[1] >= modulus:
+            return self._divided_rest(base, high, 1, modulus, coefficient)
+        return [(coefficient * step, factor) for step, factor in high]
+
+    def bounds(self, expr: sympy.Expr) -> tuple[int, int]:
+        """What an expression is at least and at most, over all loops."""
+        return self._range(self.summands(expr, 1))
 
     def _range(self, parts: list[tuple[int, Any]]) -> tuple[int, int]:
         low = high = 0
@@ -234,6 +265,28 @@ class IndexReader:
         return last * term.coefficient
 
 
+def _cut(
+    step: int, factor: Any, divisor: int
+) -> tuple[list[tuple[int, Any]], list[tuple[int, Any]]]:
+    """A summand as one below the divisor and one that is a multiple of it."""
+    if step % divisor == 0:
+        return [], [(step, factor)]
+    if factor is None:
+        return [(step % divisor, None)], [(step - step % divisor, None)]
+    if divisor % step or factor.coefficient != 1:
+        return [(step, factor)], []
+    digits = divisor // step
+    if factor.modulo is not None and factor.modulo % digits:
+        return [(step, factor)], []
+    above = factor._replace(
+        floordiv=factor.floordiv * digits,
+        modulo=None if factor.modulo is None else factor.modulo // digits,
+    )
+    return [(step, factor._replace(modulo=digits))], [(divisor, above)]
+
+
+_COUNTERS = frozenset({torch.int32, torch.int64})
+_INDEX_ARITHMETIC = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _LOGICAL = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not", "isnan", "isinf"})
 
@@ -253,6 +306,7 @@ class Recorder(DefaultHandler):
         self.materialize = materialize
         self.size_buffer = size_buffer
         self._nodes: dict[Any, Value] = {}
+        self._expressions: dict[Value, sympy.Expr] = {}  # of the indices among them
 
     def _node(self, key: Any, make: Callable[[], Value]) -> Value:
         if key not in self._nodes:
@@ -287,24 +341,59 @@ class Recorder(DefaultHandler):
         buffer = self.size_buffer(expr)
         if buffer is not None:
             return self.to_dtype(self.load(buffer, sympy.Integer(0)), dtype)
+        if expr.is_Float:  # the divisor of a variance with a correction
+            return self.constant(float(expr), dtype)
         position = self.reader.position(expr)
-        return self._node(
+        value = self._node(
             ("index", position, dtype),
             lambda: Value("index", dtype, position=position, variables=position.variables),
         )
+        self._expressions.setdefault(value, expr)
+        return value
 
     def indirect_indexing(
         self, index: Value, size: sympy.Expr, check: bool = True, wrap_neg: bool = True
-    ) -> sympy.Symbol:
+    ) -> sympy.Expr:
         del check
         rows = self.reader.sizes(size)
-        if wrap_neg and index.op != "index":
+        counted = self._counted(index, rows, wrap_neg)
+        if counted is not None:
+            return counted
+        if wrap_neg:
             zero, length = self.constant(0, index.dtype), self.constant(rows, index.dtype)
             is_negative = self._apply("lt", (index, zero))
             index = self._apply("where", (is_negative, self._apply("add", (index, length)), index))
         symbol = sympy.Symbol(f"indirect{len(self.reader.indirect)}", integer=True)
         self.reader.indirect[symbol] = (index, rows)
         return symbol
+
+    def _counted(self, index: Value, rows: int, wrap_neg: bool) -> sympy.Expr | None:
+        """An index that counts along the loops (from `arange`), which needs no gather: a view."""
+        expr = self._as_index(index)
+        if expr is None:
+            return None
+        try:
+            low, high = self.reader.bounds(expr)
+        except UnevenIndexError:
+            return None
+        if wrap_neg and high < 0:
+            expr, low, high = expr + rows, low + rows, high + rows
+        return expr if low >= 0 and high < rows else None
+
+    def _as_index(self, value: Value) -> sympy.Expr | None:
+        """The value as an index expression, if it is an integer made of loop counters."""
+        if value.dtype not in _COUNTERS:
+            return None
+        if value.op == "constant":
+            return sympy.Integer(int(value.number))
+        if value in self._expressions:
+            return self._expressions[value]
+        if value.op == "to_dtype":
+            return self._as_index(value.args[0])
+        if value.op not in _INDEX_ARITHMETIC:
+            return None
+        a, b = (self._as_index(arg) for arg in value.args)
+        return None if a is None or b is None else _INDEX_ARITHMETIC[value.op](a, b)
 
     def to_dtype(
         self,
@@ -320,13 +409,16 @@ class Recorder(DefaultHandler):
             ("to", x, dtype), lambda: Value("to_dtype", dtype, (x,), variables=x.variables)
         )
 
+    def fma(self, x: Value, y: Value, z: Value) -> Value:
+        return self._apply("add", (self._apply("mul", (x, y)), z))
+
     def masked(self, mask: Value, body: Callable[[], Value], other: Any) -> Value:
         del mask, body, other
         raise NotImplementedError("a padded or masked read has no card operation yet")
 
     def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs or not all(isinstance(arg, Value) for arg in args):
-            raise NotImplementedError(f"the loop operation {name}{args} has no card operation")
+            raise NotImplementedError(f"the loop operation {name} has no card operation")
         return self._apply(name, args)
 
     def _apply(self, name: str, args: tuple[Value, ...]) -> Value:

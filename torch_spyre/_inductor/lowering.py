@@ -166,6 +166,77 @@ def _lower_cat(inputs: Sequence[ir.TensorBox], dim: int = 0) -> Any:
     return ir.TensorBox(ir.ConcatKernel.create(kept, dim))
 
 
+@_spyre_lowering(aten.constant_pad_nd.default)
+def _lower_pad(x: ir.TensorBox, padding: Sequence[int], value: float = 0) -> Any:
+    """Padding is written beside the tensor: the card reads nothing outside of one."""
+    if not all(isinstance(n, int | sympy.Integer) for n in [*padding, *x.get_size()]):
+        return None
+    rank = len(x.get_size())
+    pairs = [(int(a), int(b)) for a, b in zip(padding[::2], padding[1::2], strict=True)]
+    result = x
+    for dim, (before, after) in zip(reversed(range(rank)), pairs, strict=False):
+        length = int(result.get_size()[dim])
+        result = _part(result, dim, max(-before, 0), length - max(-after, 0))
+        ends = [_filled(result, dim, max(n, 0), value) for n in (before, after)]
+        result = _joined([ends[0], result, ends[1]], dim)
+    return lowerings[aten.clone](result)
+
+
+@_spyre_lowering(aten.slice_scatter.default)
+def _lower_slice_scatter(
+    x: ir.TensorBox,
+    source: ir.TensorBox,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Any:
+    """What is kept and what is new, side by side."""
+    dim = dim + len(x.get_size()) if dim < 0 else dim
+    sizes = x.get_size()
+    ends = ir.SliceView.normalize_start_end(
+        x, dim, 0 if start is None else start, sizes[dim] if end is None else end
+    )
+    if not all(isinstance(n, int | sympy.Integer) for n in [*ends, *sizes]):
+        return None
+    first, count = int(ends[0]), -(-(int(ends[1]) - int(ends[0])) // step)
+    if count <= 0:
+        return lowerings[aten.clone](x)
+    source = lowerings[torch.ops.prims.convert_element_type](source, x.get_dtype())
+    source = lowerings[aten.expand](source, [*sizes[:dim], count, *sizes[dim + 1 :]])
+    last = first + (count - 1) * step
+    parts = [_part(x, dim, 0, first), source, _part(x, dim, last + 1, int(sizes[dim]))]
+    if step > 1 and count > 1:
+        between = _part(x, dim, first, last)
+        new = _part(source, dim, 0, count - 1)
+        parts[1:2] = [_interleaved(between, new, dim, step), _part(source, dim, count - 1, count)]
+    return lowerings[aten.clone](_joined(parts, dim))
+
+
+def _interleaved(x: ir.TensorBox, new: ir.TensorBox, dim: int, step: int) -> ir.TensorBox:
+    """x, but the first of every `step` elements along a dimension is the next one of `new`."""
+    before, after = list(x.get_size()[:dim]), list(x.get_size()[dim + 1 :])
+    rows = lowerings[aten.view](x, [*before, -1, step, *after])
+    firsts = lowerings[aten.unsqueeze](new, dim + 1)
+    mixed = _joined([firsts, _part(rows, dim + 1, 1, step)], dim + 1)
+    return lowerings[aten.view](mixed, list(x.get_size()))
+
+
+def _part(x: ir.TensorBox, dim: int, start: int, end: int) -> ir.TensorBox:
+    return lowerings[aten.slice](x, dim, start, end, 1)
+
+
+def _filled(x: ir.TensorBox, dim: int, length: int, value: float) -> ir.TensorBox:
+    """A constant with the sizes of a tensor, but this length along a dimension."""
+    sizes = [*x.get_size()[:dim], length, *x.get_size()[dim + 1 :]]
+    return lowerings[aten.full](sizes, value, dtype=x.get_dtype(), device=x.get_device())
+
+
+def _joined(parts: Sequence[ir.TensorBox], dim: int) -> ir.TensorBox:
+    parts = [part for part in parts if int(part.get_size()[dim])] or list(parts[:1])
+    return parts[0] if len(parts) == 1 else _lower_cat(parts, dim)
+
+
 def _addressable(x: ir.TensorBox) -> ir.TensorBox:
     """The tensor with its rows along dimensions of its buffer, copied if they are not: a row that
     an index names must have an address on the card."""

@@ -193,7 +193,7 @@ class Translator:
                 str(error),
                 origin=origin,
                 tensors=tensors_of(operation),
-                way_out="call .contiguous() on its input, or run this part on the CPU",
+                way_out=_way_out(error),
             ) from error
         if kind is not None and kind not in REDUCTIONS:
             raise Unsupported(
@@ -371,7 +371,7 @@ class _Materializer:
         return self.reader.extents[self.reader.variables[symbol]]
 
     def _length(self, base: sympy.Expr) -> int:
-        return self.reader.largest(base) + 1
+        return self.reader.bounds(base)[1] + 1
 
 
 def _evened(lengths: Sizes, position: Position, numel: int) -> Sizes:
@@ -390,6 +390,12 @@ def _evened(lengths: Sizes, position: Position, numel: int) -> Sizes:
 def _coefficients(expr: sympy.Expr) -> list[sympy.Expr]:
     """Of a sum of multiples of symbols; the constant too."""
     return list(sympy.Poly(expr, *expr.free_symbols).coeffs()) if expr.free_symbols else [expr]
+
+
+def _way_out(error: Exception) -> str:
+    if isinstance(error, UnevenIndexError):
+        return "call .contiguous() on its input, or run this part on the CPU"
+    return "run this part on the CPU: move its inputs with .cpu() and back"
 
 
 def _unwrapped(value: Any) -> Value:

@@ -23,7 +23,7 @@ from torch_spyre.ir.superdsc import (
     path_text,
 )
 
-_REDUCTIONS = frozenset(("sum", "mean", "amax", "amin", "prod"))
+_REDUCTIONS = frozenset(("sum", "sum_squares", "mean", "amax", "amin", "prod"))
 
 
 class Division(NamedTuple):

@@ -234,6 +234,7 @@ POINTWISE = FLOAT | INT
 # Accumulates along axes, and what a position that does not count stands for.
 REDUCTIONS: dict[str, tuple[Callable[..., Array], float]] = {
     "sum": (np.sum, 0),
+    "sum_squares": (lambda values, **axes: np.sum(np.square(values), **axes), 0),
     "mean": (np.sum, 0),  # divided by its second operand afterwards
     "amax": (np.max, -np.inf),
     "amin": (np.min, np.inf),

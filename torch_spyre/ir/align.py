@@ -188,11 +188,17 @@ class _Operation(NamedTuple):
 
     def lanes(self, loops: Loops, stick: int | None) -> int:
         writes_vectors = () if self.is_reduced(loops, stick) else self.outputs
-        return max(
+        lanes = [
             storage.elems_per_stick
             for index, storage in enumerate(self.storages)
             if index in writes_vectors or runs_along(loops, index, stick)
-        )
+        ]
+        if not lanes:  # a diagonal: the lead moves on to another stick with every lane
+            assert stick is not None
+            raise BlockedError(
+                self.lead, "it changes stick and lane at once", loops.variables[stick]
+            )
+        return max(lanes)
 
     def walk(self, loops: Loops, index: int, stick: int | None, most_lanes: int) -> Walk:
         """The access along the loops, given which of them is the stick variable."""

@@ -271,6 +271,7 @@ class SuperDSC(_Record, frozen=True):
 
 _NEUTRAL = {
     "sum": 0,
+    "sum_squares": 0,
     "mean": 0,
     "batchmatmul": 0,
     "sum_int": 0,

@@ -113,7 +113,69 @@ def rms_norm(
     return (result if weight is None else result * weight), rstd
 
 
+# The card gathers whole sticks, so one element of each row is found by comparing: a sum in which
+# one summand counts.
+
+
+def nll_loss(
+    x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    if x.numel() == 0:
+        return NotImplemented
+    is_target, counts = _targets(x, target, weight, ignore_index)
+    picked = torch.sum(torch.where(is_target, x, 0), _classes(x), dtype=torch.float32)
+    losses = -picked * counts
+    total = counts.sum()
+    if reduction == _NONE and x.dim() > 1:
+        return losses.to(x.dtype), torch.zeros((), dtype=x.dtype, device=x.device)
+    loss = losses.sum() / total if reduction == _MEAN else losses.sum()
+    return loss.to(x.dtype), total.to(x.dtype)
+
+
+def nll_loss_backward(
+    grad: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    total: Tensor,
+) -> Tensor:
+    if x.numel() == 0:
+        return NotImplemented
+    is_target, counts = _targets(x, target, weight, ignore_index)
+    each = -(grad / total if reduction == _MEAN else grad) * counts
+    return torch.where(is_target, each.unsqueeze(_classes(x)), 0).to(x.dtype)
+
+
+_NONE, _MEAN = 0, 1  # of at::Reduction
+
+
+def _targets(
+    x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """Where each row's target is, and how much each row counts."""
+    dim = _classes(x)
+    shape = [1 if i != dim else -1 for i in range(x.dim())]
+    number = torch.arange(x.shape[dim], device=x.device).view(shape)
+    is_target = number == target.unsqueeze(dim)
+    counts = (target != ignore_index).to(torch.float32)
+    if weight is not None:
+        own = torch.where(is_target, weight.view(shape), 0)
+        counts = counts * torch.sum(own, dim, dtype=torch.float32)
+    return is_target, counts
+
+
+def _classes(x: Tensor) -> int:
+    """The dimension of the classes: after the batch, if there is one."""
+    return min(1, x.dim() - 1)
+
+
 _TABLE: dict[Any, Callable[..., Any]] = {
+    aten.nll_loss_forward.default: nll_loss,
+    aten.nll_loss_backward.default: nll_loss_backward,
+    aten.nll_loss2d_forward.default: nll_loss,
+    aten.nll_loss2d_backward.default: nll_loss_backward,
     aten._softmax.default: softmax,
     aten._safe_softmax.default: safe_softmax,
     aten._log_softmax.default: log_softmax,

@@ -25,6 +25,8 @@ from ..translate import REDUCTIONS, Nest
 # Inductor's name where it is not the card's.
 _NAMES = {
     "truediv": "div",
+    "div_rn": "div",  # every division of the card rounds to nearest
+    "mul_rn": "mul",
     "floordiv": "div_floor",
     "truncdiv": "div_trunc",
     "mod": "fmod",
@@ -108,8 +110,12 @@ class _Splitter:
         if not reduced:
             self._store(value, loops[: nest.outer], target)
             return
-        source = self._source(value)
         opcode = REDUCTIONS[nest.reduction or ""]
+        squared = _squared(value) if opcode == "sum" else None
+        if squared is not None:
+            # The square is taken on the way in: no buffer for it, no rounding in between.
+            value, opcode = squared, "sum_squares"
+        source = self._source(value)
         if kind_of(value.dtype) is formats.Kind.INT:
             opcode += "_int"
         op = self._emit(opcode, "reduction", loops, [self._tensor(source, value)], target, reduced)
@@ -392,6 +398,18 @@ class _Splitter:
         )
         self.graph.ops.append(op)
         return op
+
+
+def _squared(value: Value) -> Value | None:
+    """x, if the value is x · x in floats."""
+    value = _widened(value)
+    if kind_of(value.dtype) is not formats.Kind.FLOAT:
+        return None
+    if value.op == "square":
+        return value.args[0]
+    if value.op == "mul" and _widened(value.args[0]) is _widened(value.args[1]):
+        return value.args[0]
+    return None
 
 
 def _typed(value: Value) -> torch.dtype:

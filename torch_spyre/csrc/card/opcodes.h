@@ -64,7 +64,7 @@ namespace spyre {
 // Reduction steps; the second operand of `mean` is the count.
 #define SPYRE_REDUCTION_OPCODES(X)                                                             \
   X(200, sum, "F:F") X(201, mean, "FF:F") X(202, amax, "F:F") X(203, amin, "F:F")              \
-  X(204, prod, "F:F") X(208, sum_int, "I:I") X(209, amax_int, "I:I") X(210, amin_int, "I:I")   \
+  X(204, prod, "F:F") X(205, sum_squares, "F:F") X(208, sum_int, "I:I") X(209, amax_int, "I:I") X(210, amin_int, "I:I")   \
   X(211, prod_int, "I:I")
 // Matmul and Gather steps.
 #define SPYRE_OTHER_OPCODES(X)                                                                 \
@@ -73,9 +73,8 @@ namespace spyre {
 
 enum class Opcode : uint16_t {
 #define SPYRE_OPCODE(value, name, signature) name = value,
-  SPYRE_POINTWISE_OPCODES(SPYRE_OPCODE)
-  SPYRE_REDUCTION_OPCODES(SPYRE_OPCODE)
-  SPYRE_OTHER_OPCODES(SPYRE_OPCODE)
+  SPYRE_POINTWISE_OPCODES(SPYRE_OPCODE) SPYRE_REDUCTION_OPCODES(SPYRE_OPCODE)
+      SPYRE_OTHER_OPCODES(SPYRE_OPCODE)
 #undef SPYRE_OPCODE
 };
 inline constexpr int kOpcodes = 256;

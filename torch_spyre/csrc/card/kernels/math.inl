@@ -1,8 +1,29 @@
 // Elementary functions of fp32 arguments, evaluated in double (but for exp) and rounded once, so
-// that the error stays close to half a unit in the last place. Only + - * / sqrt, conversions and
-// bit operations: the same bits on every host. Branch-free unless said otherwise.
+// that the error stays close to half a unit in the last place. Only + - * / sqrt, explicit fused
+// multiply-adds, conversions and bit operations: the same bits on every host. Branch-free unless
+// said otherwise.
 //
 // Polynomial errors are quoted relative to the result; one unit of fp32 is at least 6e-8.
+
+// a * b + c, rounded once. Without hardware for it: the product is exact in double; the sum is
+// rounded to odd, which a second rounding to fp32 can't spoil (53 bits are more than 2 * 24 + 2).
+SPYRE_INLINE float fused(float a, float b, float c) {
+#if SPYRE_FMA_WIDTH != 0 || defined(__FP_FAST_FMAF)
+  return __builtin_fmaf(a, b, c);
+#else
+  const double product = static_cast<double>(a) * static_cast<double>(b);
+  const double addend = c;
+  const double sum = product + addend;
+  const double part = sum - product;
+  const double error = (product - (sum - part)) + (addend - part);
+  const uint64_t bits = bits_as<uint64_t>(sum);
+  // Not for NaN and infinity, whose error is NaN.
+  const bool is_inexact = (error < 0) | (error > 0);
+  const bool is_away = (error < 0) == (sum < 0);
+  const uint64_t odd = is_away ? bits + 1 : bits - 1;
+  return static_cast<float>(bits_as<double>(is_inexact & ((bits & 1) == 0) ? odd : bits));
+#endif
+}
 
 namespace math {
 
@@ -76,22 +97,24 @@ SPYRE_INLINE double exp2(double x) {
   return scale + scale * expm1_near_zero((x - (shifted - kShifter)) * kLn2);
 }
 
-// In fp32 throughout, for softmax waits for it: half of what it takes in double, and off by about
-// one unit in the last place at most.
+// In fp32 throughout, for softmax waits for it: less than half of what it takes in double, and off
+// by less than one unit in the last place.
 SPYRE_INLINE float exp_f(float x) {
-  constexpr float kLn2Upper = 0x1.62e4p-1f;  // 15 bits: times n it is exact
-  constexpr float kLn2Lower = 0x1.7f7d1cp-20f;
+  constexpr float kLn2Upper = 0x1.62e43p-1f;
+  constexpr float kLn2Lower = -0x1.05c61p-29f;
   constexpr float kShift = 0x1.8p23f;  // as kShifter
   // From here on it is 0 or infinity. On the bits: one operation, where NaN makes it several.
   constexpr uint32_t kFar = 0x42D00000u;  // 104
   const float near = bits_as<float>(smaller(bits_as<uint32_t>(x) & kMagnitude, kFar) | sign_of(x));
-  const float shifted = near * 0x1.715476p+0f + kShift;
+  const float shifted = fused(near, 0x1.715476p+0f, kShift);
   const float n = shifted - kShift;
-  const float r = (near - n * kLn2Upper) - n * kLn2Lower;
-  const float q =  // (e^r - 1 - r) / r^2, error 4e-9 of e^r
-      0x1.fffffcp-2f +
-      r * (0x1.555492p-3f + r * (0x1.5558f2p-5f + r * (0x1.1239e4p-7f + r * 0x1.6a2426p-10f)));
-  const float fraction = 1.0f + (r + r * r * q);
+  const float r = fused(n, -kLn2Lower, fused(n, -kLn2Upper, near));
+  // (e^r - 1 - r) / r^2, error 4e-9 of e^r
+  float q = fused(0x1.6a2426p-10f, r, 0x1.1239e4p-7f);
+  q = fused(q, r, 0x1.5558f2p-5f);
+  q = fused(q, r, 0x1.555492p-3f);
+  q = fused(q, r, 0x1.fffffcp-2f);
+  const float fraction = 1.0f + fused(r * r, q, r);
   // Times 2^n in two steps, for 2^n may be too small or too large for an fp32. Only the second one
   // rounds: the first one moves the exponent.
   const uint32_t whole = bits_as<uint32_t>(shifted) - bits_as<uint32_t>(kShift);

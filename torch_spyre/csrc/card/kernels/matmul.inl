@@ -18,27 +18,6 @@ typedef float Vector __attribute__((vector_size(kWidth * 4), may_alias));
 // As it lies in memory, at any address.
 typedef float Stored __attribute__((vector_size(kWidth * 4), may_alias, aligned(4)));
 
-#if SPYRE_FMA_WIDTH == 0
-// a * b + c, rounded once, without hardware for it. The product is exact in double; the sum is
-// rounded to odd, which a second rounding to fp32 can't spoil (53 bits are more than 2 * 24 + 2).
-SPYRE_INLINE float fused(float a, float b, float c) {
-#if defined(__FP_FAST_FMAF)
-  return __builtin_fmaf(a, b, c);
-#else
-  const double product = static_cast<double>(a) * static_cast<double>(b);
-  const double addend = c;
-  const double sum = product + addend;
-  const double part = sum - product;
-  const double error = (product - (sum - part)) + (addend - part);
-  const uint64_t bits = bits_as<uint64_t>(sum);
-  // Not for NaN and infinity, whose error is NaN.
-  const bool is_inexact = error < 0 || error > 0;
-  const uint64_t odd = (error < 0) == (sum < 0) ? bits + 1 : bits - 1;
-  return static_cast<float>(bits_as<double>(is_inexact && (bits & 1) == 0 ? odd : bits));
-#endif
-}
-#endif
-
 SPYRE_INLINE Vector broadcast(Word word) {
 #if SPYRE_FMA_WIDTH == 16
   return _mm512_set1_ps(bits_as<float>(word));

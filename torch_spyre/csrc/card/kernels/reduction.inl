@@ -13,6 +13,13 @@ struct Sum {
     a = a + b;
   }
 };
+// The sum of x * x, each product rounded. `absorb` takes in an element, `combine` joins sums.
+struct SumSquares : Sum {
+  template <typename T>
+  SPYRE_INLINE void absorb(T& a, const T& b) {
+    a = a + b * b;
+  }
+};
 struct Product {
   using Type = F;
   static constexpr Word kNeutral = 0x3F800000u;
@@ -86,7 +93,10 @@ struct FiniteSen169 {
 template <typename Codec, typename Op>
 SPYRE_INLINE void add(typename Op::Type& sum, typename Codec::Stored stored) {
   const auto value = bits_as<typename Op::Type>(Codec::widen(stored));
-  if constexpr (__is_same(Codec, FiniteSen169) && requires { Op::combine_finite(sum, value); }) {
+  if constexpr (requires { Op::absorb(sum, value); }) {
+    Op::absorb(sum, value);
+  } else if constexpr (__is_same(Codec, FiniteSen169) &&
+                       requires { Op::combine_finite(sum, value); }) {
     Op::combine_finite(sum, value);
   } else {
     Op::combine(sum, value);
@@ -211,6 +221,7 @@ static consteval void put_all(Table& table) {
   };
   put(Opcode::sum, make_reduction<Sum>(&finish_float));
   put(Opcode::mean, make_reduction<Sum>(&finish_mean));
+  put(Opcode::sum_squares, make_reduction<SumSquares>(&finish_float));
   put(Opcode::amax, make_reduction<Largest>(&finish_float));
   put(Opcode::amin, make_reduction<Smallest>(&finish_float));
   put(Opcode::prod, make_reduction<Product>(&finish_float));

@@ -1,0 +1,257 @@
+"""What once went wrong when models were compiled, one claim each."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+from torch.utils import _pytree as pytree
+
+from torch_spyre._inductor.errors import Unsupported
+
+DEVICE = "spyre"
+
+
+@pytest.fixture(autouse=True)
+def _setup() -> Iterator[None]:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def assert_as_on_cpu(function: Callable[..., Any], *args: Any) -> None:
+    """Compiled float32 results, and mutated inputs, are those of the CPU in float64."""
+    ours = [arg.to(DEVICE) if isinstance(arg, torch.Tensor) else arg for arg in args]
+    theirs = [_widened(arg) for arg in args]
+    result = torch.compile(function, fullgraph=True, dynamic=False)(*ours)
+    _assert_close((result, ours), (function(*theirs), theirs))
+
+
+def _widened(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.double() if value.is_floating_point() else value.clone()
+
+
+def _assert_close(ours: Any, theirs: Any) -> None:
+    for a, b in zip(pytree.tree_leaves(ours), pytree.tree_leaves(theirs), strict=True):
+        if not isinstance(b, torch.Tensor):
+            assert a == b
+            continue
+        largest = float(b.abs().max()) if b.is_floating_point() and b.numel() else 0.0
+        torch.testing.assert_close(
+            a.detach().cpu(),
+            b.detach().to(a.dtype),
+            rtol=0,
+            atol=1e-5 * max(largest, 1e-3) if b.is_floating_point() else 0,
+        )
+
+
+def assert_gradients_as_on_cpu(model: nn.Module, *args: torch.Tensor) -> None:
+    """A weighted sum of the output, so that no gradient is zero by symmetry."""
+    gradients = []
+    for device, dtype in ((DEVICE, torch.float32), ("cpu", torch.float64)):
+        # An optimiser is not needed to see that every parameter gets its gradient.
+        own = copy.deepcopy(model).to(device=device, dtype=dtype)
+        moved = [_placed(arg, device, dtype) for arg in args]
+        output = (torch.compile(own) if device == DEVICE else own)(*moved)
+        weights = torch.linspace(-1, 2, output.numel()).view(output.shape).sin()
+        (output * weights.to(device, dtype)).sum().backward()
+        gradients.append([parameter.grad for parameter in own.parameters()])
+    _assert_close(*gradients)
+
+
+def _placed(value: torch.Tensor, device: str, dtype: torch.dtype) -> torch.Tensor:
+    return value.to(device, dtype) if value.is_floating_point() else value.to(device)
+
+
+# ---- Index expressions --------------------------------------------------------------------------
+
+
+def test_a_diagonal_is_summed() -> None:
+    assert_as_on_cpu(lambda x: (x.diagonal().sum(), x.diagonal().amax()), torch.randn(70, 70))
+
+
+def test_a_variance_with_a_correction_divides_by_a_number_of_its_own() -> None:
+    assert_as_on_cpu(lambda x: (x.std(-1), x.var(0, correction=3)), torch.randn(14, 77))
+
+
+def test_index_tensors_that_count_are_views() -> None:
+    """As transformers look up a padding mask: `mask[batch_index, position]`."""
+
+    def look_up(mask: torch.Tensor) -> torch.Tensor:
+        batch = torch.arange(6, device=mask.device)[:, None, None, None]
+        position = torch.arange(20, device=mask.device)[None, None, None, :]
+        return mask[batch, position]
+
+    assert_as_on_cpu(look_up, torch.randn(6, 70) > 0)
+
+
+def test_one_counting_index_beside_a_gathered_one_is_a_gather_of_one() -> None:
+    """As the last token of every sequence is taken."""
+    last = torch.randint(0, 10, (6,))
+    assert_as_on_cpu(
+        lambda x, last: x[torch.arange(6, device=x.device), last], torch.randn(6, 10, 70), last
+    )
+
+
+@pytest.mark.parametrize(("first", "end"), [(-3, 0), (-2, 3)])
+def test_a_counting_index_may_start_below_zero(first: int, end: int) -> None:
+    assert_as_on_cpu(lambda x: x[torch.arange(first, end, device=x.device)] * 2, torch.randn(6, 70))
+
+
+def test_a_view_that_joins_heads_is_read_transposed() -> None:
+    """The weight gradient of an attention layer: digits of a joined dimension, never carried."""
+
+    def joined(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        heads = x.view(9, 2, 2, 64).select(2, 1).reshape(9, 8, 16).transpose(0, 1)
+        return torch.bmm(y, heads)
+
+    assert_as_on_cpu(joined, torch.randn(18, 128), torch.randn(8, 9, 9))
+
+
+def test_a_slice_from_half_of_a_changing_size_compiles() -> None:
+    compiled = torch.compile(lambda x: x[:, x.shape[1] // 2 :] * 2)
+    for length in (8, 11, 30):
+        x = torch.randn(7, length)
+        _assert_close(compiled(x.to(DEVICE)), x.double()[:, length // 2 :] * 2)
+
+
+# ---- Padding and writing parts ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("padding", [(1, 2, 3, 4), (-1, 2, 3, -4), (0, 0), (-5, -65), (0, 1)])
+def test_a_tensor_is_padded(padding: tuple[int, ...]) -> None:
+    assert_as_on_cpu(lambda x: F.pad(x, padding, value=2.5) + 1, torch.randn(9, 70))
+
+
+def test_integers_and_truths_are_padded() -> None:
+    labels, truths = torch.randint(0, 9, (2, 13)), torch.randn(9, 70) > 0
+    assert_as_on_cpu(lambda x: F.pad(x, (0, 1), value=-100)[..., 1:].contiguous(), labels)
+    assert_as_on_cpu(lambda x: F.pad(x, (3, 5), value=True), truths)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "step"), [(0, 9, 2), (1, 9, 3), (1, 6, 3), (2, 5, 1), (8, 9, 4)]
+)
+def test_every_nth_column_is_written(start: int, end: int, step: int) -> None:
+    def write(x: torch.Tensor) -> torch.Tensor:
+        x[:, 3].fill_(7)
+        x[:, start:end:step].mul_(2)
+        return x * 2
+
+    assert_as_on_cpu(write, torch.randn(5, 9))
+
+
+# ---- Training -----------------------------------------------------------------------------------
+
+
+class _Rotary(nn.Module):
+    """Both spellings: halves, and every second element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cos = nn.Parameter(torch.randn(9, 32))
+        self.sin = nn.Parameter(torch.randn(9, 32))
+        self.scale = nn.Parameter(torch.randn(4, 9, 32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * self.scale
+        a, b = x.chunk(2, -1)
+        halves = x * self.cos + torch.cat([-b, a], -1) * self.sin[:, :32]
+        even, odd = x[..., ::2], x[..., 1::2]
+        return halves + torch.stack([-odd * self.sin[:, :16], even], -1).flatten(-2)
+
+
+MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]]] = {
+    "softmax": lambda: (nn.Sequential(nn.Linear(64, 70), nn.Softmax(-1)), (torch.randn(5, 64),)),
+    "rms_norm": lambda: (nn.Sequential(nn.Linear(64, 70), nn.RMSNorm(70)), (torch.randn(5, 64),)),
+    "rotary": lambda: (_Rotary(), (torch.randn(2, 4, 9, 32),)),
+    "encoder layer": lambda: (
+        nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True),
+        (torch.randn(2, 9, 64),),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_are_those_of_the_cpu(name: str) -> None:
+    model, args = MODELS[name]()
+    assert_gradients_as_on_cpu(model, *args)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("shape", [(14, 77), (4, 77, 5)])
+def test_cross_entropy_and_its_gradient(reduction: str, shape: tuple[int, ...]) -> None:
+    logits, weight = torch.randn(shape), torch.rand(77)
+    target = torch.randint(0, 77, (shape[0], *shape[2:]))
+    target[1] = -100
+
+    def losses(x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> Any:
+        plain = F.cross_entropy(x, target, reduction=reduction)
+        weighted = F.cross_entropy(x, target, weight, reduction=reduction, label_smoothing=0.1)
+        return plain, weighted
+
+    assert_as_on_cpu(losses, logits, target, weight)
+    gradients = []
+    for compiled, device, dtype in (
+        (torch.compile(losses), DEVICE, torch.float32),
+        (losses, "cpu", torch.float64),
+    ):
+        x = logits.to(device, dtype).requires_grad_()
+        plain, weighted = compiled(x, target.to(device), weight.to(device, dtype))
+        (plain.square().sum() + weighted.sum()).backward()
+        gradients.append(x.grad)
+    _assert_close(*gradients)
+
+
+def test_dropout_draws_from_the_generator_of_the_device() -> None:
+    compiled = torch.compile(lambda x: F.dropout(x, 0.25) * 2)
+    x = torch.ones(90, 70, device=DEVICE)
+    torch.manual_seed(1)
+    first, second = compiled(x).cpu(), compiled(x).cpu()
+    torch.manual_seed(1)
+    again = compiled(x).cpu()
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+    kept = first != 0
+    assert 0.7 < kept.float().mean() < 0.8
+    torch.testing.assert_close(first[kept], torch.full_like(first[kept], 2 / 0.75))
+
+
+# ---- Spellings ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"backend": "spyre", "mode": "max-autotune"},
+        {"backend": "spyre", "options": {"max_autotune": True}},
+        {"options": {"cpp_wrapper": True}},
+        {"mode": "reduce-overhead"},
+    ],
+    ids=str,
+)
+def test_modes_and_options_are_accepted(how: dict[str, Any]) -> None:
+    x = torch.randn(5, 70)
+    result = torch.compile(lambda x: x * 2 + 1, **how)(x.to(DEVICE))
+    _assert_close(result, x.double() * 2 + 1)
+
+
+def test_an_unknown_option_of_the_named_backend_is_an_error() -> None:
+    compiled = torch.compile(lambda x: x * 2, backend="spyre", options={"no_such_option": 1})
+    with pytest.raises(RuntimeError, match="no_such_option"):
+        compiled(torch.randn(5, device=DEVICE))
+
+
+def test_an_unsupported_loop_operation_is_named_without_our_internals() -> None:
+    with pytest.raises(Unsupported) as caught:
+        torch.compile(lambda x: x.view(torch.int16) + 1)(torch.randn(5, 70).half().to(DEVICE))
+    assert "to_dtype_bitcast" in str(caught.value)
+    assert "Value(" not in str(caught.value)
