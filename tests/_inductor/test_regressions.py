@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+import sympy
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
+from torch_spyre._inductor.body import IndexReader, Position, UnevenIndexError
+from torch_spyre._inductor.codegen.superdsc import bundle_of
 from torch_spyre._inductor.errors import Unsupported
+from torch_spyre.tools.cli import main
+from torch_spyre.tools.follow import follow
 
 DEVICE = "spyre"
 
@@ -255,3 +264,64 @@ def test_an_unsupported_loop_operation_is_named_without_our_internals() -> None:
         torch.compile(lambda x: x.view(torch.int16) + 1)(torch.randn(5, 70).half().to(DEVICE))
     assert "to_dtype_bitcast" in str(caught.value)
     assert "Value(" not in str(caught.value)
+
+
+def test_a_convolution_runs_on_the_host_between_two_kernels() -> None:
+    """As the patch embedding of a vision transformer; Inductor must not choose channels last."""
+    assert_as_on_cpu(
+        lambda x, w: (F.conv2d(x * 2, w, stride=8) + 1).flatten(2).transpose(1, 2),
+        torch.randn(2, 3, 32, 32),
+        torch.randn(64, 3, 8, 8),
+    )
+
+
+def test_a_kernel_of_one_element_is_checked_against_the_reference(tmp_path: Path) -> None:
+    (kernel,) = follow(lambda x: x * 2 + 1, torch.tensor(1.5).half().to(DEVICE)).kernels
+    bundle_of(kernel.spec).write(tmp_path / "bundle")
+    assert main(["run", str(tmp_path / "bundle"), "--check"]) == 0
+
+
+# ---- The algebra of index expressions -----------------------------------------------------------
+
+
+def test_an_index_expression_that_is_taken_apart_keeps_its_value() -> None:
+    """Random nested divisions of sums, at every point of their loops."""
+    random = Random(0)
+    taken_apart = 0
+    for _ in range(300):
+        extents = [random.choice([2, 3, 4, 6, 8]) for _ in range(3)]
+        symbols = [sympy.Symbol(f"q{i}", integer=True, nonnegative=True) for i in range(3)]
+        expr = _random_index(random, symbols, depth=3)
+        reader = IndexReader({symbol: i for i, symbol in enumerate(symbols)}, extents)
+        try:
+            position = reader.position(expr)
+        except UnevenIndexError:
+            continue
+        taken_apart += 1
+        low, high = reader.bounds(expr)
+        for point in itertools.product(*map(range, extents)):
+            value = int(expr.subs(dict(zip(symbols, point, strict=True))))
+            assert _at(position, point) == value, (expr, extents, point)
+            assert low <= value <= high, (expr, extents, point)
+    assert taken_apart > 100
+
+
+def _random_index(random: Random, symbols: list[sympy.Symbol], depth: int) -> sympy.Expr:
+    kind = random.choice(["symbol", "sum", "div", "mod"]) if depth else "symbol"
+    if kind == "symbol":
+        return random.choice(symbols) * random.choice([1, 1, 2, 4, 8, 16])
+    inner = _random_index(random, symbols, depth - 1)
+    divisor = random.choice([2, 4, 6, 8, 16])
+    if kind == "sum":
+        return inner + _random_index(random, symbols, depth - 1) + random.choice([0, 0, 0, 3, 8])
+    if kind == "div":
+        return FloorDiv(inner, divisor)
+    return ModularIndexing(inner, random.choice([1, 2, 4]), divisor)
+
+
+def _at(position: Position, point: tuple[int, ...]) -> int:
+    total = position.offset
+    for term in position.terms:
+        digit = point[term.variable] // term.floordiv
+        total += term.coefficient * (digit if term.modulo is None else digit % term.modulo)
+    return total

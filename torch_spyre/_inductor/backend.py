@@ -26,6 +26,7 @@ INDUCTOR_CONFIG: dict[str, Any] = {
     "cpp_wrapper": False,
     # Random numbers come from the device's generator, as in eager mode.
     "fallback_random": True,
+    "layout_optimization": False,
     "loop_ordering_after_fusion": False,
     "max_autotune": False,
     "mtia.disable_welford_reduction": True,

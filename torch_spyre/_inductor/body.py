@@ -232,19 +232,25 @@ class IndexReader:
 
         (j + 16i) // 64 is i // 4 where j < 16: j + 16 (i mod 4) is less than 64.
         """
+        high = [(step // divisor, factor) for step, factor in self._halves(base, parts, divisor)[1]]
+        if modulus is not None and self._range(high)[1] >= modulus:
+            high = self._halves(base, high, modulus)[0]
+        return [(coefficient * step, factor) for step, factor in high]
+
+    def _halves(
+        self, base: sympy.Expr, parts: list[tuple[int, Any]], divisor: int
+    ) -> tuple[list[tuple[int, Any]], list[tuple[int, Any]]]:
+        """A sum as one that stays below the divisor and one of multiples of it."""
         low: list[tuple[int, Any]] = []
         high: list[tuple[int, Any]] = []
         for step, factor in parts:
             below, above = _cut(step, factor, divisor)
             low += below
-            high += [(step // divisor, factor) for step, factor in above]
+            high += [part for part in above if self._range([part]) != (0, 0)]
         least, most = self._range(low)
         if least < 0 or most >= divisor:
             raise UnevenIndexError(base)
-        high = [part for part in high if self._range([part]) != (0, 0)]
-        if modulus is not None and self._range(high)[1] >= modulus:
-            return self._divided_rest(base, high, 1, modulus, coefficient)
-        return [(coefficient * step, factor) for step, factor in high]
+        return low, high
 
     def bounds(self, expr: sympy.Expr) -> tuple[int, int]:
         """What an expression is at least and at most, over all loops."""

@@ -83,7 +83,7 @@ def _fit_gather(op: Op) -> Fit | Misfit:
     if not isinstance(plan, ir.NeedsCopy):
         return Fit(plan, gather_coordinates(plan, _storages(op)))
     if plan.access == 0:
-        return Misfit(0, plan.reason, _stick_of(op, table), is_whole=True)
+        return Misfit(0, plan.reason, _stick_of(op, table, index), is_whole=True)
     if plan.access == 1:
         assert index.buffer.storage is not None
         if not _is_sparse(index.buffer.storage):
@@ -96,9 +96,16 @@ def _fit_gather(op: Op) -> Fit | Misfit:
     return Misfit(2, plan.reason, plan.stick)
 
 
-def _stick_of(op: Op, read: Read) -> int:
-    """The last loop along which an operand moves; SPARSE if it moves along none."""
-    moving = [i for i, step in enumerate(read.strides) if step != 0 and op.extents[i] > 1]
+def _stick_of(op: Op, table: Read, index: Read) -> int:
+    """The last loop along which rows of a table are walked; SPARSE if there is none.
+
+    Where the index moves too each element has an index of its own, and needs a stick of its own.
+    """
+    moving = [
+        i
+        for i, step in enumerate(table.strides)
+        if step != 0 and op.extents[i] > 1 and index.strides[i] == 0
+    ]
     return moving[-1] if moving else SPARSE
 
 

@@ -75,6 +75,7 @@ class Translator:
         self.graph = graph
         self.dynamic = dynamic
         self.done = Translation()
+        self._device: torch.device | None = None
 
     def run(self) -> Translation:
         for name, box in self.graph.graph_inputs.items():
@@ -109,11 +110,21 @@ class Translator:
     def _add_buffer(self, name: str, layout: Any, is_input: bool = False) -> Buffer | None:
         if layout.device.type != "spyre":
             return None
+        self._check_device(layout.device)
         size, stride = self.sizes(layout.size), self.sizes(layout.stride)
         buffer = self.add(name, size, stride, layout.dtype, is_input)
         buffer.shape = tuple(layout.size)
         buffer.is_dynamic = any(self.dynamic.is_dynamic(n) for n in layout.size)
         return buffer
+
+    def _check_device(self, device: torch.device) -> None:
+        self._device = self._device or device
+        if device != self._device:
+            raise Unsupported(
+                f"one graph on {self._device} and {device}",
+                "the kernels of a compiled graph run on one card",
+                way_out="compile the part for each card by itself, and copy between the two",
+            )
 
     def _size_buffer(self, variables: Collection[sympy.Symbol]) -> Callable[[Any], str | None]:
         """A tensor with one element for a number that depends on sizes alone, not on loops."""
@@ -413,10 +424,15 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)\n\s*(.*)')
 
 
+def _node_of(operation: Any) -> torch.fx.Node | None:
+    """The FX node that an operation was lowered for: the last one of those in its loop."""
+    node: torch.fx.Node | None = getattr(operation, "origin_node", None)
+    return node or max(getattr(operation, "origins", ()) or (), default=None)
+
+
 def origin_of(operation: Any) -> Origin:
     """The model's line behind an operation, from the FX node it was lowered for."""
-    nodes = list(getattr(operation, "origins", ()) or ())
-    node = getattr(operation, "origin_node", None) or (nodes[-1] if nodes else None)
+    node = _node_of(operation)
     if node is None:
         return Origin(buffer=operation.get_name())
     aten = str(node.target) if node.op == "call_function" else ""
@@ -431,8 +447,7 @@ def origin_of(operation: Any) -> Origin:
 
 def tensors_of(operation: Any) -> tuple[str, ...]:
     """The tensors that an operation of the FX graph takes, for people."""
-    nodes = list(getattr(operation, "origins", ()) or ())
-    node = getattr(operation, "origin_node", None) or (nodes[-1] if nodes else None)
+    node = _node_of(operation)
     found = []
     for source in node.all_input_nodes if node is not None else ():
         value = source.meta.get("val")

@@ -202,7 +202,8 @@ class _Part:
         at = self.addresses(tensor)
         self.check(tensor, at, memory)
         at, values = np.broadcast_arrays(at, result)
-        memory.data.view(RAW[fmt])[at // fmt.nbytes] = narrow(values, fmt)
+        # A kernel of one element has no dimensions: its value must not gain one.
+        memory.data.view(RAW[fmt])[at // fmt.nbytes] = narrow(values, fmt).reshape(at.shape)
         memory.is_written.reshape(-1, fmt.nbytes)[at // fmt.nbytes] = True
 
     def check(self, tensor: int, at: Array, memory: Memory) -> None:

@@ -115,7 +115,11 @@ def _name_the_obstacle(
     ]
     if stick and index.strides[stick[0]]:
         # No copy of an input would help: lanes of one stick can't come from different rows.
-        along_rows = [i for i, extent in enumerate(extents) if extent > 1 and table.strides[i]]
+        along_rows = [
+            i
+            for i, extent in enumerate(extents)
+            if extent > 1 and table.strides[i] and not index.strides[i]
+        ]
         return NeedsCopy(
             RESULT,
             f"loop variable {stick[0]} runs along its sticks, but the index moves along it",

@@ -149,9 +149,15 @@ void CheckedStep::touch_write(int operand, uint64_t offset) {
               offset, use.reader, use.read);
   }
   if (use.written != launch_.run && !is_lx(operand)) launch_.touched.written += kStickBytes;
+  const uint32_t buffer = launch_.buffer_of[record_.first_operand + operand];
+  const bool is_of_another = buffer != 0 && use.buffer != 0 && use.buffer != buffer;
+  if (is_of_another && use.written >= launch_.start) {
+    // A dead buffer lay here: what the step leaves of it is padding of the new one.
+    std::fill_n(shadow_of(operand).states(stick_of(offset)), kStickBytes, kPoison);
+  }
   use.written = launch_.run;
   use.writer = static_cast<uint8_t>(core_);
-  use.buffer = launch_.buffer_of[record_.first_operand + operand];
+  use.buffer = buffer;
 }
 
 void CheckedStep::touch(int operand, bool is_write) {

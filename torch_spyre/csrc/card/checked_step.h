@@ -85,9 +85,9 @@ class CheckedStep {
  private:
   using Lane = std::array<uint8_t, kStickBytes>;  // a state per lane
 
-  // The worst and the best that was accumulated into each lane.
+  // The worst that was accumulated into each lane.
   struct Accumulation {
-    Lane worst, best;
+    Lane worst;
     bool is_empty = true;
     Accumulation();
     void add(const Lane& lanes, int64_t count);
@@ -129,8 +129,6 @@ class CheckedStep {
   void accumulate(const StepWalk& outer, Accumulation& sums);
   uint8_t check_rows();
   void accumulate_column(const StepWalk& outer, Accumulation& sums);
-  Lane column_states(const Accumulation& sums, const StepWalk& outer, int operand) const;
-  [[noreturn]] void fail_mixed(const StepWalk& outer, int operand, int lane) const;
 
   // Reports (checked_report.cpp).
   const StepName* name_of(uint32_t step) const;

@@ -19,23 +19,16 @@ uint32_t moving(const CoreStep& step, int operand, uint32_t mask) {
 
 }  // namespace
 
-CheckedStep::Accumulation::Accumulation() {
-  worst.fill(kValid);
-  best.fill(kNeverWritten);
-}
+CheckedStep::Accumulation::Accumulation() { worst.fill(kValid); }
 
 void CheckedStep::Accumulation::add(const Lane& lanes, int64_t count) {
   is_empty = false;
   for (int64_t i = 0; i < count; ++i) {
     worst[i] = std::min(worst[i], lanes[i]);
-    best[i] = std::max(best[i], lanes[i]);
   }
 }
 
-void CheckedStep::Accumulation::add_valid() {
-  is_empty = false;
-  best.fill(kValid);
-}
+void CheckedStep::Accumulation::add_valid() { is_empty = false; }
 
 int64_t CheckedStep::limit(const StepWalk& walk, int lane_dim) const {
   int64_t lanes = bound_.lanes;
@@ -70,7 +63,8 @@ void CheckedStep::reduction() {
       write_first(output_, offset, sums.is_empty ? neutral : worst);
       continue;
     }
-    Lane lanes = column_states(sums, outer, 0);
+    // A lane that stands for itself may be padding: what it is worth shows where it is used.
+    Lane lanes = sums.worst;
     if (sums.is_empty) lanes.fill(neutral);
     write_lanes(output_, offset, present_tiles(output_, outer), lanes);
   } while (outer.next());
@@ -103,17 +97,6 @@ void CheckedStep::accumulate(const StepWalk& outer, Accumulation& sums) {
   } while (walk.next());
 }
 
-// Lanes that stand for themselves: good or bad throughout, nothing in between.
-CheckedStep::Lane CheckedStep::column_states(const Accumulation& sums, const StepWalk& outer,
-                                             int operand) const {
-  for (int lane = 0; lane < bound_.lanes && !sums.is_empty; ++lane) {
-    if (!is_defined(sums.worst[lane]) && is_defined(sums.best[lane])) {
-      fail_mixed(outer, operand, lane);
-    }
-  }
-  return sums.worst;
-}
-
 // ---- Matmul ------------------------------------------------------------------------------------
 
 void CheckedStep::matmul() {
@@ -124,7 +107,7 @@ void CheckedStep::matmul() {
   do {
     Accumulation sums;
     accumulate_column(outer, sums);
-    columns.emplace(outer.offset(kColumns), column_states(sums, outer, kColumns));
+    columns.emplace(outer.offset(kColumns), sums.worst);
   } while (outer.next());
 
   StepWalk walk(bound_, free_dims, start_);
@@ -175,32 +158,6 @@ void CheckedStep::accumulate_column(const StepWalk& outer, Accumulation& sums) {
       sums.add(lanes, bound_.lanes);
     }
   } while (walk.next());
-}
-
-// ---- Finding the place again -------------------------------------------------------------------
-
-void CheckedStep::fail_mixed(const StepWalk& outer, int operand, int lane) const {
-  const bool is_matmul = is_kind(record_, StepKind::Matmul);
-  const int lane_dim = is_matmul ? record_.lane_dim : record_.stick_dim;
-  const OperandRecord& record = *bound_.operand[operand].record;
-  const int per_tile = lanes_per_tile(operand);
-  const int bytes = element_bytes(format_of(record));
-  StepWalk walk(outer, record_.reduced);
-  do {
-    const int64_t count = limit(walk, lane_dim);
-    const int64_t rows = is_matmul ? count : std::min<int64_t>(count, 1);
-    for (int64_t k = 0; k < rows; ++k) {
-      const int64_t tile = is_matmul ? k : lane / per_tile;
-      const uint64_t stick = walk.offset(operand) + tile * record.tile_stride;
-      const uint8_t* states = shadow_of(operand).states(stick + lane % per_tile * bytes);
-      const uint8_t state = *std::min_element(states, states + bytes);
-      if (is_defined(state)) continue;
-      fail_lane("is accumulated together with valid elements", operand, stick, lane % per_tile,
-                state);
-    }
-  } while (walk.next());
-  fail("an accumulation mixes padding and valid elements", operand, outer.offset(operand),
-       kStickBytes, "mask what is padding");
 }
 
 }  // namespace spyre

@@ -36,9 +36,9 @@ class Description {
     cost::Step cost;
     cost.traffic = traffic();
     cost.cores = static_cast<int>(cores_.size());
-    for (size_t i = 0; i < operands_.size(); ++i) {
-      if (!is_device(operands_[i])) continue;
-      (i < step_.inputs ? cost.bytes_read : cost.bytes_written) += bytes_of(i, cores_);
+    cost.bytes_read = bytes_read();
+    for (size_t i = step_.inputs; i < operands_.size(); ++i) {
+      if (is_device(operands_[i])) cost.bytes_written += bytes_of(i, cores_);
     }
     for (const int& core : cores_) add_core(core, {&core, 1}, cost);
     if (cost.traffic == cost::Traffic::RowReduction) cost.rows = output_rows();
@@ -47,10 +47,35 @@ class Description {
   }
 
  private:
+  // Inputs in the same tensor share the sticks that they meet in.
+  int64_t bytes_read() const {
+    if (is_kind(step_, StepKind::Gather)) {
+      int64_t bytes = 0;
+      for (size_t i = 0; i < step_.inputs; ++i) {
+        if (is_device(operands_[i])) bytes += bytes_of(i, cores_);
+      }
+      return bytes;
+    }
+    int64_t sticks = 0;
+    std::vector<const OperandRecord*> left;
+    for (const OperandRecord& input : operands_.first(step_.inputs)) {
+      if (is_device(input)) left.push_back(&input);
+    }
+    while (!left.empty()) {
+      const uint32_t symbol = left.front()->symbol;
+      const auto other = std::stable_partition(left.begin(), left.end(),
+                                               [&](auto* it) { return it->symbol == symbol; });
+      const std::vector<const OperandRecord*> shared(left.begin(), other);
+      sticks += distinct_sticks(program_, step_, shared, lanes_, cores_, loops_);
+      left.erase(left.begin(), other);
+    }
+    return kStickBytes * sticks;
+  }
+
   int64_t bytes_of(size_t operand, std::span<const int> cores) const {
     if (is_kind(step_, StepKind::Gather) && operand == 0) return gathered_bytes(cores);
-    return kStickBytes *
-           distinct_sticks(program_, step_, operands_[operand], lanes_, cores, loops_);
+    const OperandRecord* const one[] = {&operands_[operand]};
+    return kStickBytes * distinct_sticks(program_, step_, one, lanes_, cores, loops_);
   }
 
   // Which rows a Gather meets is not known here: every iteration counts as a read.

@@ -140,16 +140,18 @@ int64_t count_sticks(std::vector<Comb>& combs) {
 }  // namespace
 
 int64_t distinct_sticks(const Program& program, const StepRecord& step,
-                        const OperandRecord& operand, int lanes, std::span<const int> cores,
-                        std::span<const uint32_t> loops) {
+                        std::span<const OperandRecord* const> operands, int lanes,
+                        std::span<const int> cores, std::span<const uint32_t> loops) {
   std::vector<Comb> combs;
   for (const int core : cores) {
     if (iterations_of(program, step, core_slot(step.cores, core)) == 0) continue;
-    const Walk walk = walk_of(program, step, operand, core, lanes, loops);
-    for (int i = 0; i < walk.boxes; ++i) {
-      const Comb comb = comb_of(step, operand, walk.base, walk.box[i]);
-      const auto seen = [&](const Comb& other) { return is_same(comb, other); };
-      if (std::none_of(combs.begin(), combs.end(), seen)) combs.push_back(comb);
+    for (const OperandRecord* operand : operands) {
+      const Walk walk = walk_of(program, step, *operand, core, lanes, loops);
+      for (int i = 0; i < walk.boxes; ++i) {
+        const Comb comb = comb_of(step, *operand, walk.base, walk.box[i]);
+        const auto seen = [&](const Comb& other) { return is_same(comb, other); };
+        if (std::none_of(combs.begin(), combs.end(), seen)) combs.push_back(comb);
+      }
     }
   }
   return combs.empty() ? 0 : count_sticks(combs);
