@@ -115,6 +115,33 @@ def test_a_counting_index_may_start_below_zero(first: int, end: int) -> None:
     assert_as_on_cpu(lambda x: x[torch.arange(first, end, device=x.device)] * 2, torch.randn(6, 70))
 
 
+GATHERS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "of each row": (
+        lambda x, i: x.gather(-1, i) * 2,
+        (torch.randn(9, 170), torch.randint(0, 170, (9, 100))),
+    ),
+    "of each column": (
+        lambda x, i: x.gather(0, i),
+        (torch.randn(9, 70), torch.randint(0, 9, (3, 70))),
+    ),
+    "of rows of a batch": (
+        lambda x, i: x.gather(1, i[:, :, None].expand(4, 3, 70)),
+        (torch.randn(4, 9, 70), torch.randint(0, 9, (4, 3))),
+    ),
+    "of a flattened tensor": (
+        lambda x, i: x.flatten()[i],
+        (torch.randn(9, 70), torch.randint(0, 630, (5, 7))),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GATHERS)
+def test_single_elements_are_gathered(name: str) -> None:
+    """Each element has an index of its own, so none shares a stick with another."""
+    function, args = GATHERS[name]
+    assert_as_on_cpu(function, *args)
+
+
 def test_a_view_that_joins_heads_is_read_transposed() -> None:
     """The weight gradient of an attention layer: digits of a joined dimension, never carried."""
 
@@ -257,6 +284,23 @@ def test_an_unknown_option_of_the_named_backend_is_an_error() -> None:
     compiled = torch.compile(lambda x: x * 2, backend="spyre", options={"no_such_option": 1})
     with pytest.raises(RuntimeError, match="no_such_option"):
         compiled(torch.randn(5, device=DEVICE))
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda x: torch.zeros_like(x).scatter_add(1, (x > 0).long(), x + 1), "scatter_add"),
+        (lambda x: torch.view_as_real(torch.view_as_complex(x[:, :2]) * 2), "complex64"),
+    ],
+    ids=["scatter_add", "complex"],
+)
+def test_what_is_unsupported_is_named_after_the_operation_itself(
+    function: Callable[..., Any], name: str
+) -> None:
+    with pytest.raises(Unsupported) as caught:
+        torch.compile(function)(torch.randn(5, 70).to(DEVICE))
+    assert name in str(caught.value)
+    assert "test_regressions.py" in str(caught.value)
 
 
 def test_an_unsupported_loop_operation_is_named_without_our_internals() -> None:

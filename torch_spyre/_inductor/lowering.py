@@ -242,10 +242,15 @@ def _addressable(x: ir.TensorBox) -> ir.TensorBox:
     an index names must have an address on the card."""
     found = ir.ExternKernel.realize_input(x)
     if isinstance(found, ir.ReinterpretView):
-        known = set(found.unwrap_view().get_stride())
+        whole = found.unwrap_view()
+        known = list(zip(whole.get_size(), whole.get_stride(), strict=True))
         sizes = V.graph.sizevars
         own = zip(found.get_size(), found.get_stride(), strict=True)
-        if any(step not in known for n, step in own if not sizes.statically_known_equals(n, 1)):
+        if not all(
+            sizes.statically_known_equals(n, 1)
+            or any(step == its and sizes.statically_known_leq(n, most) for most, its in known)
+            for n, step in own
+        ):
             found = ir.ExternKernel.copy_input(x)
     return found if isinstance(found, ir.TensorBox) else ir.TensorBox(found)
 

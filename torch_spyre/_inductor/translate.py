@@ -23,6 +23,7 @@ from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from torch_spyre.ir import Term
 from torch_spyre.ir.spec import Origin
+from torch_spyre.ops.formats import card_format
 
 from .body import IndexReader, Position, Recorder, UnevenIndexError, Value
 from .dynamic import DynamicSizes
@@ -162,6 +163,8 @@ class Translator:
             layout, name = buffer.layout, buffer.get_name()
             is_new = name not in self.done.buffers  # parts of a concatenation came before
             if is_new and isinstance(layout, inductor_ir.Layout) and layout.device is not None:
+                if layout.device.type == "spyre":
+                    _check_dtype(operation, layout.dtype)
                 self._add_buffer(name, layout)
         if not isinstance(operation, inductor_ir.NopKernel):
             self.done.nests.append(operation.get_operation_name())
@@ -401,6 +404,23 @@ def _evened(lengths: Sizes, position: Position, numel: int) -> Sizes:
 def _coefficients(expr: sympy.Expr) -> list[sympy.Expr]:
     """Of a sum of multiples of symbols; the constant too."""
     return list(sympy.Poly(expr, *expr.free_symbols).coeffs()) if expr.free_symbols else [expr]
+
+
+def _check_dtype(operation: Any, dtype: torch.dtype) -> None:
+    """Refuse what an operation of the host would return in a dtype that no card holds."""
+    try:
+        card_format(dtype)
+    except TypeError as error:
+        origin = origin_of(operation)
+        raise Unsupported(
+            f"{origin.aten or operation.get_name()}",
+            str(error),
+            origin=origin,
+            tensors=tensors_of(operation),
+            way_out="compute with real and imaginary parts"
+            if dtype.is_complex
+            else "compute it in float32, or on the CPU",
+        ) from error
 
 
 def _way_out(error: Exception) -> str:

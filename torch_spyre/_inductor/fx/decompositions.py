@@ -55,8 +55,15 @@ def softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
         return NotImplemented
     shifted = torch.exp(x - torch.amax(x, dim, keepdim=True))
     total = torch.sum(shifted, dim, keepdim=True, dtype=torch.float32)
-    # One division per row: the factor is off by 2^-24 at the most, far below what 16 bits hold.
-    return (shifted * total.reciprocal()).to(torch.float32 if half_to_float else x.dtype)
+    return _shares(shifted, total).to(torch.float32 if half_to_float else x.dtype)
+
+
+def _shares(parts: Tensor, total: Tensor) -> Tensor:
+    """parts / total; in 16 bits with one division per row.
+
+    The factor is off by 2^-24 at the most, which 16 bits do not show.
+    """
+    return parts / total if parts.dtype == torch.float32 else parts * total.reciprocal()
 
 
 def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -67,7 +74,7 @@ def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tenso
     largest = torch.amax(x, dim, keepdim=True).clamp_min(-LARGEST_16_BIT)
     shifted = torch.exp(x - largest)
     total = torch.sum(shifted, dim, keepdim=True, dtype=torch.float32).clamp_min(1.0)
-    return (shifted * total.reciprocal()).to(dtype or x.dtype)
+    return _shares(shifted, total).to(dtype or x.dtype)
 
 
 def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
