@@ -19,7 +19,7 @@ FORMATTED := $(shell find $(CSRC) tests -name '*.cpp' -o -name '*.h' -o -name '*
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help setup demo test test-cpp test-fuzz test-python test-slow fuzz bench lint format docs \
+.PHONY: help setup demo test test-cpp test-fuzz test-python test-checked test-slow fuzz bench lint format docs \
         wheel clean
 
 help:  ## this list
@@ -58,10 +58,15 @@ $(VENV)/.extra-%: pyproject.toml | $(VENV)/.package
 demo: setup  ## the device at work, in a minute
 	$(BIN)/python examples/demo.py
 
-test: test-cpp test-fuzz test-python  ## everything but the slow tests
+test: test-cpp test-fuzz test-python test-checked  ## everything but the slow tests
 
 test-python: setup
 	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+# Compiled kernels once more, with every access of theirs checked by the card.
+test-checked: setup
+	SPYRE_CARD_CHECK=1 $(BIN)/python -m pytest -n 2 -q -m "not slow" tests/_inductor/test_compiled_*.py \
+	    tests/_inductor/test_regressions.py
 
 test-slow: setup  ## the slow tests
 	$(BIN)/python -m pytest -n 2 -m slow

@@ -8,7 +8,8 @@ namespace spyre {
 
 // Rethrows the exception being handled as the c10 exception that Python users expect:
 // OutOfMemory -> torch.OutOfMemoryError, ProgramError -> RuntimeError, CardFault ->
-// torch.AcceleratorError (an index outside a table: IndexError), ConversionOverflow -> OverflowError, bad descriptors -> ValueError.
+// torch.AcceleratorError (an index outside a table: IndexError), ConversionOverflow ->
+// OverflowError, bad descriptors -> ValueError.
 [[noreturn]] void rethrow_for_torch();
 
 template <typename Function>
