@@ -72,13 +72,13 @@ def compile_graph(
     from torch._inductor.compile_fx import compile_fx
 
     from . import config
-    from .fx.attention import use_own_attention
+    from .fx.functions import use_own_functions
     from .registration import register
     from .weights import lay_out_weights
 
     register()
     lay_out_weights(gm, inputs)
-    use_own_attention(gm)
+    use_own_functions(gm)
     layouts = tuple(
         None if is_dynamic else _layout_key(value)
         for value, is_dynamic in zip(inputs, _dynamic_inputs(gm), strict=True)
@@ -99,12 +99,13 @@ def _cacheable_functions() -> dict[str, dict[str, str]]:
     """
     from torch._inductor import config as inductor_config
 
-    from .fx.attention import attention
+    from .fx.functions import OWN
     from .registration import source_hash
 
     known = inductor_config.unsafe_marked_cacheable_functions
-    name = f"{attention.__module__}.{attention.__name__}"
-    return {"unsafe_marked_cacheable_functions": {**known, name: source_hash().hex()}}
+    key = source_hash().hex()
+    own = {f"{function.__module__}.{function.__name__}": key for function in OWN.values()}
+    return {"unsafe_marked_cacheable_functions": {**known, **own}}
 
 
 def _dynamic_inputs(gm: torch.fx.GraphModule) -> list[bool]:

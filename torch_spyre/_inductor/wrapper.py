@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from torch._inductor import ir
@@ -33,6 +34,8 @@ class SpyrePythonWrapperCodegen(PythonWrapperCodegen):
     kernels: Kernels
     _defined: dict[str, str]  # kernel text to its name
     _made: set[str]  # arguments that the wrapper made itself
+    _pending: Counter[str]  # how many kernels are still to come that take a buffer
+    _kept: dict[str, Any]  # buffers that Inductor freed and such a kernel needs
 
     @staticmethod
     def create(
@@ -51,6 +54,10 @@ class SpyrePythonWrapperCodegen(PythonWrapperCodegen):
         wrapper.kernels = plan_graph(V.graph)
         wrapper._defined = {}
         wrapper._made = set()
+        wrapper._pending = Counter(
+            buffer.name for kernel in wrapper.kernels.kernels for buffer in kernel.arguments
+        )
+        wrapper._kept = {}
         return wrapper
 
     def write_header(self) -> None:
@@ -83,6 +90,14 @@ class SpyrePythonWrapperCodegen(PythonWrapperCodegen):
         devices = sorted(V.graph.device_idxs)
         return int(devices[0]) if devices else 0
 
+    def codegen_free(self, buffer: Any) -> None:
+        """Inductor frees after the last operation that names a buffer; a kernel that is still to
+        come may read it all the same, where the passes found a shorter way to a value."""
+        if self._pending[buffer.get_name()] > 0:
+            self._kept[buffer.get_name()] = buffer
+        else:
+            super().codegen_free(buffer)
+
     def write_kernel(self, kernel: PlannedKernel) -> None:
         """Define the kernel if it is new, allocate what only kernels touch, and launch it."""
         for buffer in kernel.arguments:
@@ -93,6 +108,10 @@ class SpyrePythonWrapperCodegen(PythonWrapperCodegen):
         for buffer, argument in zip(kernel.arguments, kernel.draft.spec.args, strict=True):
             if buffer.is_dynamic and argument.is_written and not buffer.is_temporary:
                 self._trim(buffer)
+        for buffer in kernel.arguments:
+            self._pending[buffer.name] -= 1
+            if self._pending[buffer.name] == 0 and buffer.name in self._kept:
+                super().codegen_free(self._kept.pop(buffer.name))
 
     def _prepare(self, buffer: Buffer, is_fresh: bool) -> None:
         """Make an argument that is not simply there: a size, a bucket, a tensor between kernels."""

@@ -8,12 +8,9 @@ here only the scores, and what softmax makes of them before the exponential, are
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch.nn import functional
-
-from torch_spyre.constants import DEVICE_NAME
 
 Tensor = torch.Tensor
 
@@ -72,18 +69,3 @@ def _masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     else:
         scores = scores + mask
     return torch.ops.aten._safe_softmax(scores, -1)
-
-
-def use_own_attention(gm: torch.fx.GraphModule) -> None:
-    """Replace attention in a Dynamo graph where it is on the card."""
-    for node in gm.graph.find_nodes(
-        op="call_function", target=functional.scaled_dot_product_attention, sort=False
-    ):
-        if _is_on_card(node):
-            node.target = attention
-    gm.recompile()
-
-
-def _is_on_card(node: Any) -> bool:
-    value = node.meta.get("example_value")
-    return isinstance(value, torch.Tensor) and value.device.type == DEVICE_NAME

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .. import config
 from ..graph import SpyreGraph
 from .constants import promote_constants
+from .copies import forward_widening_copies
 from .dead_code import eliminate_dead_code
 from .division import span_reduction, work_distribution
 from .guarantees import check
@@ -17,6 +18,7 @@ from .scratchpad import scratchpad_planning
 
 PASSES = (
     promote_constants,
+    forward_widening_copies,
     eliminate_dead_code,
     propagate_spyre_tensor_layouts,
     insert_restickifies,

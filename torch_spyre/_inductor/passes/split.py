@@ -419,7 +419,7 @@ def _typed(value: Value) -> torch.dtype:
     return torch.float16 if value.op == "constant" else value.dtype
 
 
-def _is_widening(source: torch.dtype, to: torch.dtype) -> bool:
+def is_widening(source: torch.dtype, to: torch.dtype) -> bool:
     """Can a step that wants `to` read `source` as it is, with the same result?"""
     kinds = kind_of(source), kind_of(to)
     if card_format(source) == card_format(to):
@@ -448,7 +448,7 @@ def _is_narrowing(source: torch.dtype, to: torch.dtype) -> bool:
 
 def _widened(value: Value) -> Value:
     """The value without conversions that every step makes by itself."""
-    while value.op == "to_dtype" and _is_widening(value.args[0].dtype, value.dtype):
+    while value.op == "to_dtype" and is_widening(value.args[0].dtype, value.dtype):
         value = value.args[0]
     return value
 
