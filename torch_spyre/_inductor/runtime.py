@@ -92,6 +92,10 @@ class _Compiler:
         with self._lock:
             return [future for future in self._kernels.values() if not future.done()]
 
+    def all(self) -> list[Future[_C.Kernel]]:
+        with self._lock:
+            return list(self._kernels.values())
+
     def forget(self) -> None:
         with self._lock:
             self._kernels.clear()
@@ -129,6 +133,11 @@ def wait() -> None:
     """Waits until every kernel that was asked for is compiled; raises what went wrong first."""
     for future in _compiler.pending():
         future.result()
+
+
+def kernels() -> list[_C.Kernel]:
+    """The distinct kernels that this process has compiled, in the order in which it met them."""
+    return [future.result() for future in _compiler.all()]
 
 
 def reset() -> None:

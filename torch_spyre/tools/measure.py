@@ -140,7 +140,7 @@ def compiled_kernels() -> list[KernelCost]:
     from torch_spyre._inductor import runtime
 
     runtime.wait()
-    return [kernel_cost(future.result()) for future in runtime._compiler._kernels.values()]
+    return [kernel_cost(kernel) for kernel in runtime.kernels()]
 
 
 def largest_error(got: torch.Tensor, wanted: torch.Tensor) -> float:
