@@ -82,5 +82,9 @@ class DynamicSizes:
             hint = int(self._sizevars.guarding_hint_or_throw(symbol))
             bucket = bucket_of(hint)
             self._sizevars.check_leq(symbol, sympy.Integer(bucket))
+            if bucket > LEAST_BUCKET:
+                # A cache must not serve a short length with the kernels of a larger bucket: which
+                # one it found would depend on what was compiled before.
+                self._sizevars.check_lt(sympy.Integer(bucket // 2), symbol)
             self.buckets[symbol] = bucket
         return self.buckets[symbol]
