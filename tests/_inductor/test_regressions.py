@@ -17,6 +17,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
+from torch_spyre._inductor import runtime
 from torch_spyre._inductor.body import IndexReader, Position, UnevenIndexError
 from torch_spyre._inductor.codegen.superdsc import bundle_of
 from torch_spyre._inductor.errors import Unsupported
@@ -369,3 +370,17 @@ def _at(position: Position, point: tuple[int, ...]) -> int:
         digit = point[term.variable] // term.floordiv
         total += term.coefficient * (digit if term.modulo is None else digit % term.modulo)
     return total
+
+
+def test_copies_between_layouts_do_not_cut_a_kernel_behind_a_fallback():
+    """An inserted copy belongs to the kernel of the operation that it serves."""
+
+    def f(x, y):
+        return torch.sigmoid(x.sort(0).values.exp() + y.t()) * 2
+
+    x, y = torch.randn(64, 128), torch.randn(128, 64)
+    torch._dynamo.reset()
+    runtime.reset()
+    result = torch.compile(f)(x.to("spyre"), y.to("spyre"))
+    torch.testing.assert_close(result.cpu(), f(x, y), rtol=1e-5, atol=1e-5)
+    assert len(runtime.kernels()) == 1

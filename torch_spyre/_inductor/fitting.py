@@ -177,7 +177,6 @@ def copy_for(op: Op, misfit: Misfit) -> Copy:
         stick = max((i for i, extent in enumerate(op.extents) if extent > 1), default=SPARSE)
     is_sparse = stick not in moving
     loops = moving if is_sparse else (*(i for i in moving if i != stick), stick)
-    loops = tuple(i for i in loops if i is not None)
     extents = tuple(op.extents[i] for i in loops)
     return Copy(loops, extents, is_sparse and not misfit.is_flat, misfit.is_flat)
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Sizes: TypeAlias = tuple[int, ...]
 
+COPIES = ("identity", "identity_int")
+
 
 @dataclass(eq=False)
 class Buffer:
@@ -49,6 +51,11 @@ class Buffer:
     @property
     def format(self) -> CardFormat:
         return card_format(self.dtype)
+
+    @property
+    def copy_opcode(self) -> str:
+        """The operation that copies its elements."""
+        return "identity_int" if self.format.domain == "I" else "identity"
 
     @property
     def is_temporary(self) -> bool:

@@ -21,7 +21,7 @@ from .graph import Buffer, SpyreGraph
 from .passes import run_passes
 from .passes.split import split_multi_op_bodies
 from .runtime import ArgView, serialize_kernel
-from .translate import Nest, Translator
+from .translate import Translation, Translator
 
 
 @dataclass
@@ -73,22 +73,14 @@ def plan_graph(lowered: GraphLowering) -> Kernels:
 def _plan(lowered: GraphLowering, dynamic: DynamicSizes) -> Kernels:
     translation = Translator(lowered, dynamic).run()
     graph = SpyreGraph([], dict(translation.buffers), name=lowered.name or "graph")
-    _mark_boundaries(lowered, translation.aliases, graph)
+    _mark_boundaries(lowered, translation, graph)
     for buffer in graph.buffers.values():
         if buffer.is_dynamic and not buffer.is_temporary:
             for size in buffer.shape:
                 dynamic.symbol(size)
     _set_input_layouts(lowered, graph)
     _set_required_layouts(lowered, graph)
-    segment = 0
-    for entry in translation.nests:
-        if not isinstance(entry, Nest):
-            segment += 1
-            continue
-        first = len(graph.ops)
-        split_multi_op_bodies([entry], graph)
-        for op in graph.ops[first:]:
-            op.kernel = segment
+    split_multi_op_bodies(translation.nests, graph)
     graph.extents = tuple(dynamic.buckets.values())
     run_passes(graph)
     kernels = _kernels(lowered, graph)
@@ -98,14 +90,8 @@ def _plan(lowered: GraphLowering, dynamic: DynamicSizes) -> Kernels:
     return kernels
 
 
-def _mark_boundaries(lowered: GraphLowering, aliases: dict[str, str], graph: SpyreGraph) -> None:
+def _mark_boundaries(lowered: GraphLowering, translation: Translation, graph: SpyreGraph) -> None:
     """What leaves the graph, and what operations that are not ours touch."""
-
-    def root(name: str) -> str:
-        while name in aliases:
-            name = aliases[name]
-        return name
-
     seen = set(lowered.get_output_names())
     for operation in lowered.operations:
         device = operation.get_device()
@@ -118,7 +104,7 @@ def _mark_boundaries(lowered: GraphLowering, aliases: dict[str, str], graph: Spy
         seen |= {dependency.name for dependency in operation.get_reads()}
         seen |= {buffer.get_name() for buffer in operation.get_outputs()}
     for name in seen:
-        buffer = graph.buffers.get(root(name))
+        buffer = graph.buffers.get(translation.root(name))
         if buffer is not None and not buffer.is_input:
             buffer.is_output = True
 

@@ -57,16 +57,28 @@ class Nest:
     origin: Origin
     dtype: torch.dtype
     symbols: tuple[int | None, ...] = ()  # of the reduced loops: extent arguments
+    segment: int = 0  # grows where operations that are not ours to run lie between
 
 
 @dataclass(eq=False)
 class Translation:
-    """The nests of a graph, in order, with None where an operation is not ours to run."""
+    """The nests of a graph in order, and the buffers that they touch."""
 
-    nests: list[Nest | str] = field(default_factory=list)  # a name: an operation that stays
+    nests: list[Nest] = field(default_factory=list)
+    segments: int = 0
     buffers: dict[str, Buffer] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)  # results that live in other buffers
     sizes: dict[str, sympy.Expr] = field(default_factory=dict)  # buffers that hold a size
+
+    def root(self, name: str) -> str:
+        """The buffer that a result lives in."""
+        while name in self.aliases:
+            name = self.aliases[name]
+        return name
+
+    def add(self, nest: Nest) -> None:
+        nest.segment = self.segments
+        self.nests.append(nest)
 
 
 class Translator:
@@ -147,9 +159,7 @@ class Translator:
         return name
 
     def resolve(self, name: str) -> Buffer:
-        while name in self.done.aliases:
-            name = self.done.aliases[name]
-        return self.done.buffers[name]
+        return self.done.buffers[self.done.root(name)]
 
     # ---- Operations ----------------------------------------------------------------------------
 
@@ -167,7 +177,7 @@ class Translator:
                     _check_dtype(operation, layout.dtype)
                 self._add_buffer(name, layout)
         if not isinstance(operation, inductor_ir.NopKernel):
-            self.done.nests.append(operation.get_operation_name())
+            self.done.segments += 1
 
     def _computed(self, operation: inductor_ir.ComputedBuffer) -> None:
         data = operation.data
@@ -218,7 +228,7 @@ class Translator:
                 way_out="run this part on the CPU",
             )
         values = result if isinstance(result, tuple | list) else (result,)
-        self.done.nests.append(
+        self.done.add(
             Nest(
                 operation.get_operation_name(),
                 extents,
@@ -366,7 +376,7 @@ class _Materializer:
         value = Value(
             "load", source.dtype, name=name, position=position, variables=position.variables
         )
-        done.nests.append(
+        done.add(
             Nest(
                 self.node,
                 extents,

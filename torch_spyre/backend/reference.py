@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from torch_spyre.backend.reference_ops import POINTWISE, RAW, REDUCTIONS, Array, narrow, widen
+from torch_spyre.ir import STICK_BYTES
 from torch_spyre.ir.bundle import Address, Bundle, Execute, Node, sdsc_file
 from torch_spyre.ir.superdsc import (
     RESTICKIFY,
@@ -31,7 +32,6 @@ from torch_spyre.ir.superdsc import (
 )
 
 LX_BYTES = 2 << 20
-STICK_BYTES = 128
 
 
 class UncheckableError(Exception):

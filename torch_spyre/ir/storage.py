@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
+STICK_BYTES = 128  # the unit of transfer
+
 
 class Layout(Protocol):
     """The part of `torch_spyre._C.SpyreTensorLayout` that matters here."""

@@ -19,7 +19,8 @@ from typing import Any, Literal
 
 import msgspec
 
-STICK_BYTES = 128
+from .storage import STICK_BYTES
+
 SCHEMA_FILE = Path(__file__).with_name("superdsc.schema.json")
 
 RESTICKIFY = "restickify"

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from torch_spyre import ir
-from torch_spyre.ir import Term
+from torch_spyre.ir import STICK_BYTES, Term
 from torch_spyre.ir.arguments import element_coordinates, space_extents
 from torch_spyre.ir.spec import (
     Allocation,
@@ -30,8 +30,6 @@ from .. import config
 from ..division import work_division
 from ..graph import Buffer, Constant, Fit, Index, Op, Read, Sizes, SpyreGraph
 from ..sharing import boxes
-
-STICK_BYTES = 128
 
 
 @dataclass

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..graph import Buffer, Op, Operand, Read, SpyreGraph
+from ..graph import COPIES, Buffer, Op, Operand, Read, SpyreGraph
 from .split import is_widening
 
 _FORWARDED = ("pointwise", "reduction")
-_COPIES = ("identity", "identity_int")
 
 
 def forward_widening_copies(graph: SpyreGraph) -> None:
@@ -37,7 +36,7 @@ def _forwarded(operand: Operand, originals: dict[Buffer, Buffer]) -> Operand:
 def _original(op: Op, writers: Counter[Buffer]) -> Buffer | None:
     """What the operation copies element for element to the same places, if that is all it does."""
     target = op.output
-    if op.opcode not in _COPIES or len(op.reads) != 1 or not target.buffer.is_temporary:
+    if op.opcode not in COPIES or len(op.reads) != 1 or not target.buffer.is_temporary:
         return None
     (source,) = op.reads
     is_same_walk = (source.offset, source.strides) == (target.offset, target.strides)

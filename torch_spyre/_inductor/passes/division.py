@@ -8,14 +8,13 @@ from math import prod
 from typing import Any
 
 from torch_spyre import _C, ir
+from torch_spyre.ir import STICK_BYTES
 
 from .. import config
 from ..division import MatmulShape, MatmulSplit, matmul_division, span_slices, work_division
 from ..errors import Unsupported
 from ..graph import Buffer, Fit, Op, Sizes, SpyreGraph
 from ..sharing import Division, LocalSlice, boxes, matching_division, widest
-
-STICK_BYTES = 128
 
 
 def span_reduction(graph: SpyreGraph) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from itertools import combinations
 from math import prod
 
+from torch_spyre.ir import STICK_BYTES
+
 from .. import config
 from ..graph import Buffer, Op, SpyreGraph
 from ..scratchpad.solvers import lx_capacity
-
-STICK_BYTES = 128
 
 
 def every_operation_is_used(graph: SpyreGraph) -> None:

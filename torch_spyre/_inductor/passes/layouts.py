@@ -8,9 +8,9 @@ from torch_spyre import ir
 
 from ..fitting import Misfit, candidates, copy_bytes, copy_for, default_storage, fit
 from ..graph import Buffer, Op, SpyreGraph
+from .restickify import MOST_COPIES, substitute
 
 _SWEEPS = 3
-_MOST_COPIES = 6  # of one operation: all its operands, some twice
 
 
 def propagate_spyre_tensor_layouts(graph: SpyreGraph) -> None:
@@ -79,10 +79,8 @@ class _Chooser:
 
 def _traffic(op: Op) -> int:
     """Copies that a restickify would insert, tried on a scratch copy of the operation."""
-    from .restickify import substitute
-
     total = 0
-    for _ in range(_MOST_COPIES):
+    for _ in range(MOST_COPIES):
         found = fit(op)
         if not isinstance(found, Misfit):
             return total

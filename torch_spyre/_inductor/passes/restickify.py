@@ -7,9 +7,9 @@ from math import prod
 
 from ..errors import Unsupported
 from ..fitting import Copy, Misfit, copy_for, fit, storage_for
-from ..graph import Buffer, Op, Operand, Read, Sizes, SpyreGraph, dense
+from ..graph import COPIES, Buffer, Op, Operand, Read, Sizes, SpyreGraph, dense
 
-_MOST_COPIES = 6
+MOST_COPIES = 6  # of one operation: all its operands, some twice
 
 
 def insert_restickifies(graph: SpyreGraph) -> None:
@@ -31,19 +31,16 @@ class _Inserter:
 
     def insert(self, op: Op) -> None:
         after: list[Op] = []
-        for _ in range(_MOST_COPIES):
+        for _ in range(MOST_COPIES):
             found = fit(op)
             if not isinstance(found, Misfit):
                 op.fit = found
-                self.graph.ops.append(op)
-                self.graph.ops += after
-                self._forget(op.output.buffer)
+                self._append(op, *after)
                 return
-            if op.opcode in ("identity", "identity_int") and op.reads:
+            if op.opcode in COPIES and op.reads:
                 # A copy already: element by element, any layout goes to any other.
                 op.kind = "restickify"
-                self.graph.ops.append(op)
-                self._forget(op.output.buffer)
+                self._append(op, *after)
                 return
             copy = copy_for(op, found)
             is_output = found.operand == len(op.tensors) - 1
@@ -56,9 +53,11 @@ class _Inserter:
             way_out="call .contiguous() on its inputs",
         )
 
-    def _forget(self, buffer: Buffer) -> None:
-        """What was copied from a buffer before it was written again is of no use now."""
-        self._copies = {key: made for key, made in self._copies.items() if key[0] is not buffer}
+    def _append(self, *ops: Op) -> None:
+        """Add operations; what was copied before from what they write is of no use now."""
+        self.graph.ops += ops
+        written = {op.output.buffer for op in ops}
+        self._copies = {key: made for key, made in self._copies.items() if key[0] not in written}
 
     def _input(self, op: Op, misfit: Misfit, copy: Copy) -> Op:
         read = op.tensors[misfit.operand]
@@ -68,35 +67,31 @@ class _Inserter:
         if made is None:
             made = self._copies[key] = _buffer_for(copy, read.buffer, self.graph)
             source = Read(read.buffer, *moved)
-            self._copy(op, source, Read(made, 0, _strides(copy, made)), copy)
+            self.graph.ops.append(_move(op, copy, source, Read(made, 0, _strides(copy, made))))
         return substitute(op, misfit, copy, made)
 
     def _output(self, op: Op, misfit: Misfit, copy: Copy, after: list[Op]) -> Op:
         write = op.output
         made = _buffer_for(copy, write.buffer, self.graph)
         moved = _original(write, misfit, copy)
-        back = Op(
-            _identity(write.buffer),
-            "restickify",
-            copy.extents,
-            [Read(made, 0, _strides(copy, made))],
-            Read(write.buffer, *moved),
-            origin=op.origin,
-            node=op.node,
-        )
-        after.insert(0, back)
+        source = Read(made, 0, _strides(copy, made))
+        after.insert(0, _move(op, copy, source, Read(write.buffer, *moved)))
         return substitute(op, misfit, copy, made)
 
-    def _copy(self, op: Op, source: Read, to: Read, copy: Copy) -> None:
-        opcode = _identity(to.buffer)
-        inputs: list[Operand] = [source]
-        self.graph.ops.append(
-            Op(opcode, "restickify", copy.extents, inputs, to, origin=op.origin, node=op.node)
-        )
 
-
-def _identity(buffer: Buffer) -> str:
-    return "identity_int" if buffer.format.domain == "I" else "identity"
+def _move(op: Op, copy: Copy, source: Read, to: Read) -> Op:
+    """A copy element by element, for the sake of an operation and in its kernel."""
+    opcode, inputs = to.buffer.copy_opcode, list[Operand]([source])
+    return Op(
+        opcode,
+        "restickify",
+        copy.extents,
+        inputs,
+        to,
+        origin=op.origin,
+        node=op.node,
+        kernel=op.kernel,
+    )
 
 
 def _strides(copy: Copy, made: Buffer) -> Sizes:
@@ -126,9 +121,14 @@ def substitute(op: Op, misfit: Misfit, copy: Copy, made: Buffer | None = None) -
     gathered = op.gathered
     if misfit.is_whole:
         # The same walk through the same dimensions, in the copy's host order.
-        steps = {read.buffer.stride[d]: made.stride[i] for i, d in enumerate(copy.loops)}
+        # A dimension of size 1 is never walked, and may have the stride of another.
+        steps = {
+            read.buffer.stride[d]: made.stride[i]
+            for i, d in enumerate(copy.loops)
+            if read.buffer.size[d] > 1
+        }
         strides = tuple(steps.get(step, 0) if step else 0 for step in read.strides)
-        gathered = steps[op.gathered]
+        gathered = steps.get(op.gathered, 0)
         moved = Read(made, _moved_offset(read, copy, made), strides)
     else:
         own = _strides(copy, made)

@@ -8,14 +8,13 @@ from itertools import groupby
 from math import prod
 
 from torch_spyre import ir
+from torch_spyre.ir import STICK_BYTES
 from torch_spyre.ir.spec import Allocation
 
 from .. import config
 from ..graph import Buffer, Fit, Op, Read, SpyreGraph
 from ..scratchpad.solvers import Request, lx_capacity, solver
 from ..sharing import LocalSlice, boxes, widest
-
-STICK_BYTES = 128
 
 
 def scratchpad_planning(graph: SpyreGraph) -> None:
@@ -151,19 +150,7 @@ class _Kernel:
             return
         clone = self._buffer_like(buffer)
         source = op.reads[operand]
-        copy = Op(
-            "identity_int" if buffer.format.domain == "I" else "identity",
-            "pointwise",
-            op.extents,
-            [source],
-            source._replace(buffer=clone),
-            origin=op.origin,
-            node=op.node,
-            fit=fit,
-            slices=op.slices,
-            core_order=op.core_order,
-            kernel=op.kernel,
-        )
+        copy = _copy_beside(op, fit, source, source._replace(buffer=clone))
         self.ops.insert(min(self.ops.index(reader) for reader, _ in served), copy)
         _switch(served, clone)
 
@@ -202,21 +189,7 @@ class _Kernel:
         clone = self._buffer_like(buffer)
         write = op.output
         op.output = write._replace(buffer=clone)
-        copy = Op(
-            "identity_int" if buffer.format.domain == "I" else "identity",
-            "pointwise",
-            op.extents,
-            [op.output],
-            write,
-            origin=op.origin,
-            node=op.node,
-            fit=fit,
-            slices=tuple(1 if i in op.fit.reduced else n for i, n in enumerate(op.slices))
-            if op.fit
-            else (),
-            core_order=op.core_order,
-            kernel=op.kernel,
-        )
+        copy = _copy_beside(op, fit, op.output, write)
         self.ops.insert(self.ops.index(op) + 1, copy)
         _switch(served, clone)
 
@@ -310,6 +283,23 @@ def _copy_fit(op: Op, operand: int) -> Fit | None:
         extents, fit.stick, fit.lanes, (walk, walk), (), length, tuple(plan.variables)
     )
     return Fit(copy, (fit.where[operand], fit.where[operand]))
+
+
+def _copy_beside(op: Op, fit: Fit, source: Read, to: Read) -> Op:
+    """A copy of a tensor of an operation, divided as the operation is."""
+    return Op(
+        to.buffer.copy_opcode,
+        "pointwise",
+        op.extents,
+        [source],
+        to,
+        origin=op.origin,
+        node=op.node,
+        fit=fit,
+        slices=op.slices,  # 1 along reduced dimensions
+        core_order=op.core_order,
+        kernel=op.kernel,
+    )
 
 
 def _switch(uses: Sequence[tuple[Op, int]], buffer: Buffer) -> None:

@@ -48,6 +48,7 @@ def split_multi_op_bodies(nests: Sequence[Nest], graph: SpyreGraph) -> None:
     subexpression that depends on few loops is computed over those only.
     """
     for nest in nests:
+        first = len(graph.ops)
         try:
             _Splitter(nest, graph).run()
         except TypeError as error:  # a dtype that the card does not hold
@@ -57,6 +58,8 @@ def split_multi_op_bodies(nests: Sequence[Nest], graph: SpyreGraph) -> None:
                 origin=nest.origin,
                 way_out="compute it in float32, or on the CPU",
             ) from error
+        for op in graph.ops[first:]:
+            op.kernel = nest.segment
 
 
 @dataclass(frozen=True)

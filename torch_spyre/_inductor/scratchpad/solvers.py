@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple, Protocol
 
-STICK_BYTES = 128
+from torch_spyre.ir import STICK_BYTES
+
 LX_BYTES = 2 * 1024 * 1024
 LX_RESERVED = 64 * 1024  # program and debug
 
