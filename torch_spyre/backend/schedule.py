@@ -58,7 +58,9 @@ def schedule(body: list[Item | Nest], symbols: Sequence[Symbol]) -> tuple[Step |
     _Barriers().visit(body, ())
     _chain(body)
     _discard(body)
-    return _finished(body)
+    # The card takes rows through a reduction and its neighbours, which must have rows to take.
+    joins = not any(item.step.kind is StepKind.REDUCTION for item in _items(body))
+    return _finished(body, joins)
 
 
 def _items(body: Sequence[Item | Nest]) -> Iterator[Item]:
@@ -335,24 +337,28 @@ def _covers(later: Footprint, earlier: Footprint) -> bool:
 # ---- The finished program ------------------------------------------------------------------------
 
 
-def _finished(body: Sequence[Item | Nest]) -> tuple[Step | Loop, ...]:
+def _finished(body: Sequence[Item | Nest], joins: bool) -> tuple[Step | Loop, ...]:
     nodes: list[Step | Loop] = []
     chain: list[Item] = []
     for node in body:
         is_chained = isinstance(node, Item) and node.flags & StepFlags.CHAINED
         if chain and not is_chained:
-            nodes += _joined(chain)
+            nodes += _joined(chain, joins)
             chain = []
         if isinstance(node, Item):
             chain.append(node)
         else:
-            nodes.append(Loop(node.count, _finished(node.body)))
-    nodes += _joined(chain)
+            nodes.append(Loop(node.count, _finished(node.body, joins)))
+    nodes += _joined(chain, joins)
     return tuple(nodes)
 
 
-def _joined(chain: Sequence[Item]) -> list[Step]:
-    steps = join_dimensions([item.step for item in chain])
+def _joined(chain: Sequence[Item], joins: bool) -> list[Step]:
+    steps = [item.step for item in chain]
+    if not steps:
+        return []
+    if joins or not 0 < steps[0].rank <= STEP_RANK:
+        steps = join_dimensions(steps)
     for item, step in zip(chain, steps, strict=True):
         if step.rank > STEP_RANK:
             raise BundleError(

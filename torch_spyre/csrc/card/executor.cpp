@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "chain.h"
+#include "slices.h"
 #include "walk.h"
 
 namespace spyre {
@@ -16,6 +17,10 @@ namespace {
 constexpr int64_t kLxTotal = kCores * kLxBytes;
 // Work below this is done before other threads have woken up.
 constexpr int64_t kParallelElements = 64 * 1024;
+// Below this everything stays in a host core's cache anyway.
+constexpr int64_t kSlicedElements = 1024 * 1024;
+// Steps that are tried together: that takes the square of their number.
+constexpr size_t kMaxSliced = 16;
 
 // The indices of the loops around a node, outermost first.
 struct Loops {
@@ -42,6 +47,7 @@ class Launch {
         steps_(steps),
         is_cancelled_(is_cancelled),
         is_parallel_(pool.threads() > 1 && program_.work >= kParallelElements),
+        may_slice_(program_.work >= kSlicedElements && has_reduction(program_)),
         ends_segment_(program_.nodes.size()),
         is_one_segment_(!mark_ends(0, program_.nodes.size())) {}
 
@@ -193,27 +199,62 @@ class Launch {
         iterate(node, loops, [&] { run_core(machine, node + 1, next, core, loops); });
         continue;
       }
+      next = may_slice_ ? run_slices(machine, node, end, core, loops) : node;
+      if (next > node) continue;
       next = chain_end(node, end);
       if (!has_core(step_of(node).cores, core)) continue;
       stop_if_cancelled();
-      if (next > node + 1) {
-        const std::vector<CoreStep> chain = bind_chain(machine, node, next, core, loops);
-        if (chain[0].iterations() != 0) run_chain(chain);
-        continue;
-      }
-      const CoreStep bound = bind_step(machine, program_.nodes[node].step, core, loops.span());
-      if (bound.iterations() == 0) continue;
-      if (is_matmul(node)) {
-        run_matmul({&bound, 1}, nullptr);
-      } else {
-        steps_[step_of(node).kind](bound);
-      }
+      const Unit unit = bind_unit(machine, node, next, core, loops);
+      if (unit[0].iterations() != 0) run_unit(unit);
     }
   }
 
-  std::vector<CoreStep> bind_chain(const Machine& machine, size_t begin, size_t end, int core,
-                                   const Loops& loops) const {
-    std::vector<CoreStep> chain;
+  void run_unit(const Unit& unit) const {
+    if (unit.size() > 1) {
+      run_chain(unit);
+    } else if (is_kind(*unit[0].record, StepKind::Matmul)) {
+      run_matmul(unit, nullptr);
+    } else {
+      steps_[unit[0].record->kind](unit[0]);
+    }
+  }
+
+  // Steps from this one on that run together; returns the node after them.
+  size_t run_slices(const Machine& machine, size_t begin, size_t end, int core,
+                    const Loops& loops) const {
+    std::vector<Unit> units;
+    std::vector<size_t> ends;
+    for (size_t node = begin; node < end && units.size() < kMaxSliced;) {
+      if (!is_step(node) || !may_be_cut(step_of(node))) break;
+      const size_t next = chain_end(node, end);
+      if (has_core(step_of(node).cores, core)) {
+        Unit unit = bind_unit(machine, node, next, core, loops);
+        if (unit[0].iterations() != 0) {
+          units.push_back(std::move(unit));
+          ends.push_back(next);
+        }
+      }
+      node = next;
+    }
+    if (units.size() < 2) return begin;
+    const size_t ran = run_in_slices(units, [this](const Unit& unit) {
+      stop_if_cancelled();
+      run_unit(unit);
+    });
+    return ran == 0 ? begin : ends[ran - 1];
+  }
+
+  static bool may_be_cut(const StepRecord& step) {
+    return is_kind(step, StepKind::Pointwise) || is_kind(step, StepKind::Reduction);
+  }
+  static bool has_reduction(const Program& program) {
+    return std::any_of(program.steps.begin(), program.steps.end(),
+                       [](const StepRecord& step) { return is_kind(step, StepKind::Reduction); });
+  }
+
+  Unit bind_unit(const Machine& machine, size_t begin, size_t end, int core,
+                 const Loops& loops) const {
+    Unit chain;
     chain.reserve(end - begin);
     for (size_t node = begin; node < end; ++node) {
       chain.push_back(bind_step(machine, program_.nodes[node].step, core, loops.span()));
@@ -240,11 +281,11 @@ class Launch {
   void run_chain_sliced(size_t begin, size_t end, const Loops& loops) {
     const StepRecord& record = step_of(begin);
     const int slices = 1 + 2 * pool_.threads() / std::popcount(record.cores);
-    std::vector<std::vector<CoreStep>> parts;
+    std::vector<Unit> parts;
     int64_t elements = 0;
     for (int core = 0; core < kCores; ++core) {
       if (!has_core(record.cores, core)) continue;
-      std::vector<CoreStep> whole = bind_chain(machine_, begin, end, core, loops);
+      Unit whole = bind_unit(machine_, begin, end, core, loops);
       if (whole[0].iterations() == 0) continue;
       elements += whole[0].iterations() * whole[0].lanes;
       const int dim = slice_dimension(whole);
@@ -255,7 +296,7 @@ class Launch {
       const int64_t extent = whole[0].extent[dim];
       const int64_t count = std::min<int64_t>(slices, extent);
       for (int64_t i = 0; i < count; ++i) {
-        std::vector<CoreStep>& part = parts.emplace_back();
+        Unit& part = parts.emplace_back();
         for (const CoreStep& step : whole) {
           part.push_back(slice_step(step, dim, extent * i / count, extent * (i + 1) / count));
         }
@@ -263,11 +304,7 @@ class Launch {
     }
     const auto run_part = [&](int i) {
       stop_if_cancelled();
-      if (parts[i].size() > 1) {
-        run_chain(parts[i]);
-      } else {
-        steps_[record.kind](parts[i][0]);
-      }
+      run_unit(parts[i]);
     };
     if (elements >= kParallelElements) {
       pool_.run(static_cast<int>(parts.size()), run_part);
@@ -282,6 +319,7 @@ class Launch {
   const StepTable& steps_;
   const std::atomic<bool>& is_cancelled_;
   const bool is_parallel_;
+  const bool may_slice_;
   std::vector<uint8_t> ends_segment_;  // per node
   const bool is_one_segment_;
 };

@@ -52,7 +52,7 @@ void Stream::fill(Word* words, int64_t iterations) const {
 
 void Stream::load(const Block& block, Word* words) {
   if (shape_ == Shape::Invariant) return;
-  if (run_stride_ == 0 && block.segments == 1 && shape_ != Shape::Counter) {
+  if (keeps_words() && block.segments == 1) {
     const Segment& segment = block.segment[0];
     if (filled_from_ == segment.offset[walk_] && filled_ >= segment.count) return;
     filled_from_ = segment.offset[walk_];

@@ -31,7 +31,8 @@ class Stream {
   Shape shape() const { return shape_; }
   // Consecutive blocks may find their words filled, so nothing else may use them in between.
   bool keeps_words() const {
-    return shape_ == Shape::Invariant || (run_stride_ == 0 && shape_ != Shape::Counter);
+    return shape_ == Shape::Invariant || shape_ == Shape::FirstLane ||
+           (run_stride_ == 0 && shape_ != Shape::Counter);
   }
 
   // An Invariant, for any number of iterations up to this one.

@@ -81,22 +81,12 @@ struct SmallestInt {
 // As many words as fit a handful of vector registers: the elements of a stick of 16-bit values.
 constexpr int64_t kHeldWords = 64;
 
-// SEN169 where the NaN-infinity symbol does not occur, which makes widening half as long.
-struct FiniteSen169 {
-  using Stored = Sen169::Stored;
-  SPYRE_INLINE uint32_t widen(Stored stored) {
-    const uint32_t number = Sen169::spread(stored);
-    return (number & kMagnitude) == 0 ? number : number + Sen169::kRebias;
-  }
-};
-
-template <typename Codec, typename Op>
-SPYRE_INLINE void add(typename Op::Type& sum, typename Codec::Stored stored) {
-  const auto value = bits_as<typename Op::Type>(Codec::widen(stored));
+// `is_finite`: the value is a number, though the sum may be anything.
+template <bool is_finite, typename Op, typename T>
+SPYRE_INLINE void absorb(T& sum, const T& value) {
   if constexpr (requires { Op::absorb(sum, value); }) {
     Op::absorb(sum, value);
-  } else if constexpr (__is_same(Codec, FiniteSen169) &&
-                       requires { Op::combine_finite(sum, value); }) {
+  } else if constexpr (is_finite && requires { Op::combine_finite(sum, value); }) {
     Op::combine_finite(sum, value);
   } else {
     Op::combine(sum, value);
@@ -116,48 +106,45 @@ static void accumulate(const std::byte* from, int64_t stride, int64_t count, Wor
     for (int64_t k = 0; k < count; ++k, run += stride) {
       const auto* values = reinterpret_cast<const Stored*>(run);
       if (held == kHeldWords) {
-        for (int64_t i = 0; i < kHeldWords; ++i) add<Codec, Op>(sums[i], values[i]);
+        for (int64_t i = 0; i < kHeldWords; ++i)
+          absorb<false, Op>(sums[i], bits_as<T>(Codec::widen(values[i])));
       } else {
-        for (int64_t i = 0; i < held; ++i) add<Codec, Op>(sums[i], values[i]);
+        for (int64_t i = 0; i < held; ++i)
+          absorb<false, Op>(sums[i], bits_as<T>(Codec::widen(values[i])));
       }
     }
     for (int64_t i = 0; i < held; ++i) words[start + i] = bits_as<Word>(sums[i]);
   }
 }
 
-// Does the symbol occur? Whole sticks only.
-static bool has_symbol(const std::byte* from, int64_t stride, int64_t count, int64_t n) {
-  using Stored = typename Loose<Sen169::Stored>::Type;
-  uint16_t largest[kHeldWords] = {};
-  for (int64_t k = 0; k < count; ++k, from += stride) {
-    const auto* values = reinterpret_cast<const Stored*>(from);
-    for (int64_t start = 0; start < n; start += kHeldWords, values += kHeldWords) {
-      for (int64_t i = 0; i < kHeldWords; ++i) {
-        const auto magnitude = static_cast<uint16_t>(values[i] & 0x7FFF);
-        largest[i] = largest[i] < magnitude ? magnitude : largest[i];
-      }
-    }
-  }
-  uint16_t all = 0;
-  for (int64_t i = 0; i < kHeldWords; ++i) all = all < largest[i] ? largest[i] : all;
-  return all == Sen169::kSymbol;
-}
-
-// Looks for the symbol first, in pieces that stay in L1 until they are accumulated.
+// Sticks with a NaN-infinity symbol, which are rare, take the plain loop.
 template <typename Op>
 static void accumulate_sen169(const std::byte* from, int64_t stride, int64_t count, Word* words,
                               int64_t n) {
-  constexpr int64_t kPiece = 8192;  // elements
-  const int64_t rows = kPiece / n > 1 ? kPiece / n : 1;
-  for (int64_t k = 0; k < count; k += rows) {
-    const int64_t some = count - k < rows ? count - k : rows;
-    const std::byte* piece = from + k * stride;
-    if (n % kHeldWords != 0 || has_symbol(piece, stride, some, n)) {
-      accumulate<Sen169, Op>(piece, stride, some, words, n);
+#if SPYRE_FMA_WIDTH != 0
+  typedef F Vector __attribute__((vector_size(4 * SPYRE_FMA_WIDTH)));
+  constexpr int kVectors = kHeldWords / SPYRE_FMA_WIDTH;
+  for (; n >= kHeldWords; n -= kHeldWords, words += kHeldWords, from += kStickBytes) {
+    Vector sums[kVectors];
+    __builtin_memcpy(sums, words, sizeof(sums));
+    uint32_t symbols = 0;
+    const std::byte* run = from;
+    for (int64_t k = 0; k < count; ++k, run += stride) {
+#pragma GCC unroll 8
+      for (int i = 0; i < kVectors; i += 2) {
+        const Widened widened = widen_numbers(run + 2 * SPYRE_FMA_WIDTH * i, symbols);
+        absorb<true, Op>(sums[i], Vector(widened.first));
+        absorb<true, Op>(sums[i + 1], Vector(widened.second));
+      }
+    }
+    if (symbols != 0) {
+      accumulate<Sen169, Op>(from, stride, count, words, kHeldWords);
     } else {
-      accumulate<FiniteSen169, Op>(piece, stride, some, words, n);
+      __builtin_memcpy(words, sums, sizeof(sums));
     }
   }
+#endif
+  accumulate<Sen169, Op>(from, stride, count, words, n);
 }
 
 // Lanes l and l + half for half = lanes/2, lanes/4, ... 1; the result of row r goes to words[r].
