@@ -13,11 +13,9 @@ from typing import Any
 import sympy
 from torch._inductor.sizevars import SizeVarAllocator
 
+from .graph import NeedsStaticSizesError
+
 LEAST_BUCKET = 128
-
-
-class NeedsStaticSizesError(Exception):
-    """The graph uses a symbolic size in a way that a bucket can't stand for."""
 
 
 def bucket_of(length: int) -> int:

@@ -28,6 +28,10 @@ Sizes: TypeAlias = tuple[int, ...]
 COPIES = ("identity", "identity_int")
 
 
+class NeedsStaticSizesError(Exception):
+    """The graph uses a symbolic size in a way that a bucket can't stand for."""
+
+
 @dataclass(eq=False)
 class Buffer:
     """A tensor of the graph: its host shape, and what the passes decide about it."""

@@ -15,9 +15,9 @@ from torch_spyre.ir.bundle import Bundle
 from . import debug, layouts
 from .codegen.opspec import KernelDraft, kernels_of
 from .codegen.superdsc import bundle_of
-from .dynamic import DynamicSizes, NeedsStaticSizesError
+from .dynamic import DynamicSizes
 from .errors import Unsupported
-from .graph import Buffer, SpyreGraph
+from .graph import Buffer, NeedsStaticSizesError, SpyreGraph
 from .passes import run_passes
 from .passes.split import split_multi_op_bodies
 from .runtime import ArgView, serialize_kernel

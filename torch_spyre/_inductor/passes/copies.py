@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ..conversions import is_widening
 from ..graph import COPIES, Buffer, Op, Operand, Read, SpyreGraph
-from .split import is_widening
 
 _FORWARDED = ("pointwise", "reduction")
 

@@ -12,7 +12,6 @@ from torch_spyre.ir import STICK_BYTES
 
 from .. import config
 from ..division import MatmulShape, MatmulSplit, matmul_division, span_slices, work_division
-from ..errors import Unsupported
 from ..graph import Buffer, Fit, Op, Sizes, SpyreGraph
 from ..sharing import Division, LocalSlice, boxes, matching_division, widest
 
@@ -29,6 +28,8 @@ def span_reduction(graph: SpyreGraph) -> None:
         spans = [_span(op, i) for i in range(len(op.tensors))]
         fewest = span_slices(op.fit.extents, spans, config.sencores, splittable=_splittable(op.fit))
         if fewest is None:
+            from ..errors import Unsupported  # its base is Dynamo's: only where it is needed
+
             raise Unsupported(
                 f"{op.origin.aten or op.opcode} on tensors of this size",
                 "a core can address 256 MiB of each tensor, and there are not enough cores",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from torch_spyre import ir
 from torch_spyre.ir.spec import Mask
 
-from ..dynamic import NeedsStaticSizesError
-from ..graph import Op, SpyreGraph
+from ..graph import NeedsStaticSizesError, Op, SpyreGraph
 
 
 def pad_matmul_operands(graph: SpyreGraph) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from ..errors import Unsupported
 from ..fitting import Copy, Misfit, copy_for, fit, storage_for
 from ..graph import COPIES, Buffer, Op, Operand, Read, Sizes, SpyreGraph, dense
 
@@ -45,6 +44,8 @@ class _Inserter:
             copy = copy_for(op, found)
             is_output = found.operand == len(op.tensors) - 1
             op = self._output(op, found, copy, after) if is_output else self._input(op, found, copy)
+        from ..errors import Unsupported  # its base is Dynamo's: only where it is needed
+
         raise Unsupported(
             f"{op.origin.aten or op.opcode} on these layouts",
             found.reason if isinstance(found, Misfit) else "no layout fits",

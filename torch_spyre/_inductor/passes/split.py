@@ -17,9 +17,20 @@ from torch_spyre.ops import formats
 from torch_spyre.ops.formats import LARGEST, card_format, kind_of
 
 from ..body import Position, Value
-from ..dynamic import NeedsStaticSizesError
+from ..conversions import is_widening
 from ..errors import Unsupported
-from ..graph import Buffer, Constant, Index, Op, Operand, Read, Sizes, SpyreGraph, dense
+from ..graph import (
+    Buffer,
+    Constant,
+    Index,
+    NeedsStaticSizesError,
+    Op,
+    Operand,
+    Read,
+    Sizes,
+    SpyreGraph,
+    dense,
+)
 from ..translate import REDUCTIONS, Nest
 
 # Inductor's name where it is not the card's.
@@ -420,21 +431,6 @@ def _typed(value: Value) -> torch.dtype:
     if value.op == "constant" and kind_of(value.dtype) is not formats.Kind.FLOAT:
         return torch.bool
     return torch.float16 if value.op == "constant" else value.dtype
-
-
-def is_widening(source: torch.dtype, to: torch.dtype) -> bool:
-    """Can a step that wants `to` read `source` as it is, with the same result?"""
-    kinds = kind_of(source), kind_of(to)
-    if card_format(source) == card_format(to):
-        return kinds[1] is not formats.Kind.BOOL
-    if kinds == (formats.Kind.FLOAT, formats.Kind.FLOAT) or kinds == (
-        formats.Kind.BOOL,
-        formats.Kind.FLOAT,
-    ):
-        return card_format(source).nbytes < card_format(to).nbytes
-    if kinds == (formats.Kind.INT, formats.Kind.INT):
-        return to in (torch.int32, torch.int64) or (source, to) == (torch.int8, torch.int16)
-    return False
 
 
 def _is_narrowing(source: torch.dtype, to: torch.dtype) -> bool:
