@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch._C._dynamo.eval_frame import set_eval_frame
+
 from torch_spyre.ops.plan import (
     Argument,
     Bind,
@@ -30,7 +32,12 @@ from torch_spyre.ops.registry import overload_names, value_keys
 
 def plan_for_cpp(name: str, args: Sequence[Argument]) -> Plan:
     """Plan a call for the runtime: the operation's full name, its arguments in schema order."""
-    return plan(name, args)
+    # Dynamo looks at every Python function that is called while it traces: this is no part of it.
+    before = set_eval_frame(None)
+    try:
+        return plan(name, args)
+    finally:
+        set_eval_frame(before)
 
 
 __all__ = [

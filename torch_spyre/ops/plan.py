@@ -50,7 +50,15 @@ class ScalarMeta:
 Argument: TypeAlias = TensorMeta | ScalarMeta | bool | int | float | str | torch.dtype | None
 
 BindKind: TypeAlias = Literal[
-    "arg", "out", "temp", "scalar_float", "scalar_int", "seed_low", "seed_high", "rng_counter"
+    "arg",
+    "out",
+    "temp",
+    "scalar_float",
+    "scalar_int",
+    "seed_low",
+    "seed_high",
+    "rng_counter",
+    "buffer",  # of a graph under construction: never in a finished plan
 ]
 
 
@@ -58,8 +66,9 @@ BindKind: TypeAlias = Literal[
 class Bind:
     """Where a symbol of the program gets its value from at each launch.
 
-    `index` is the argument (arg, scalar_*), the new output (out), or the byte offset into the pool
-    of `Plan.temp_bytes` (temp). A finite scalar_float beyond the `limit` becomes the limit.
+    `index` is the argument (arg, scalar_*; tensors of lists are numbered on after the arguments),
+    the new output (out), the byte offset into the pool of `Plan.temp_bytes` (temp), or which of
+    the `Plan.rng_offset` counters (rng_counter). A finite scalar_float beyond the `limit` becomes the limit.
     A scalar_int that `fits` can't hold is refused, in PyTorch's words.
     """
 
@@ -82,16 +91,23 @@ class OutputSpec:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A program and how to launch it.
+class Launch:
+    """A card program; `symbols` is parallel to the program's symbols."""
 
-    `symbols` is parallel to the program's symbols. An int among `outputs` returns that argument.
-    With `resize` (argument, size) there is nothing else: resize, then plan again.
+    program: bytes
+    symbols: tuple[Bind, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Programs in order, and how to launch them.
+
+    An int among `outputs` returns that argument, None an undefined tensor. With `resize`
+    (argument, size) there is nothing else: resize, then plan again.
     """
 
-    program: bytes | None
-    symbols: tuple[Bind, ...]
-    outputs: tuple[OutputSpec | int, ...]
+    launches: tuple[Launch, ...]
+    outputs: tuple[OutputSpec | int | None, ...]
     temp_bytes: int = 0
     resize: tuple[tuple[int, Sizes], ...] = ()
     rng_offset: int = 0

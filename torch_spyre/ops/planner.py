@@ -22,6 +22,7 @@ from torch_spyre.ops.inference import Result, broadcast, has_repeats, infer
 from torch_spyre.ops.plan import (
     Argument,
     Bind,
+    Launch,
     OutputSpec,
     Plan,
     Sizes,
@@ -51,20 +52,22 @@ def plan(name: str, args: Sequence[Argument]) -> Plan:
         return plan_copy(to, source)
     overload = overloads().get(name)
     if overload is None:
-        raise UnsupportedError(f"{name} is not in the table of card operations")
+        from torch_spyre.ops.trace import plan_traced  # brings the compiler's passes
+
+        return plan_traced(name, args)
     arguments = dict(zip(overload.arguments, args, strict=True))
     result = infer(overload, arguments)
     tensors = [arg for arg in arguments.values() if isinstance(arg, TensorMeta)]
     written = arguments[overload.written] if overload.written else None
     if isinstance(written, TensorMeta) and written.size != result.size:
-        return Plan(None, (), (written.index,), resize=((written.index, result.size),))
+        return Plan((), (written.index,), resize=((written.index, result.size),))
     if isinstance(written, TensorMeta) and has_repeats(written):
         arguments = _without_repeats(arguments, written)
         tensors = [arg for arg in arguments.values() if isinstance(arg, TensorMeta)]
         written = arguments[overload.written] if overload.written else None
     target = _target(written, result, tensors)
     if prod(target.view.size) == 0:
-        return Plan(None, (), (target.output,))
+        return Plan((), (target.output,))
 
     emitter = Emitter(_sharers(written, tensors))
     computation = Computation(
@@ -86,7 +89,7 @@ def plan_copy(to: TensorMeta, source: TensorMeta) -> Plan:
             f"{list(broadcast([to.size, source.size]))}"
         )
     if prod(to.size) == 0:
-        return Plan(None, (), (to.index,))
+        return Plan((), (to.index,))
     tensors = [to, source]
     emitter = Emitter(_sharers(to, tensors))
     moved = _moved_away(emitter, to, tensors)
@@ -97,7 +100,8 @@ def plan_copy(to: TensorMeta, source: TensorMeta) -> Plan:
 
 def _finished(emitter: Emitter, output: OutputSpec | int, random_numbers: int) -> Plan:
     program, symbols = emitter.finish()
-    return Plan(program, symbols, (output,), emitter.temp_bytes, rng_offset=random_numbers)
+    launch = Launch(program, symbols)
+    return Plan((launch,), (output,), emitter.temp_bytes, rng_offset=random_numbers)
 
 
 # ---- The result ---------------------------------------------------------------------------------

@@ -1,26 +1,18 @@
-"""Decompositions into Spyre's vocabulary, for graphs on Spyre only.
-
-PyTorch's own compute 16-bit softmax and norms in float32 buffers throughout. The card widens its
-operands by itself, so only sums and statistics are held in 32 bits here; what has the size of the
-input stays in its 16 bits, and in half the scratchpad.
-"""
+"""Decompositions into Spyre's vocabulary, for graphs on Spyre only."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._inductor import decomposition
 
 from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.ops.decompositions import TABLE
 
 aten = torch.ops.aten
-Tensor = torch.Tensor
-
-# Of the card's 16-bit float. A finite stand-in for the largest element of a row without any.
-LARGEST_16_BIT = 8573157376.0
 
 # Operations that the card has: they reach our lowerings as they are.
 _NATIVE = (aten.gelu.default, aten.silu.default)
@@ -29,7 +21,7 @@ _NATIVE = (aten.gelu.default, aten.silu.default)
 def register_decompositions() -> None:
     """Put ours in front of PyTorch's; for other devices nothing changes."""
     table = decomposition.decompositions
-    for op, ours in _TABLE.items():
+    for op, ours in TABLE.items():
         table[op] = _for_spyre(ours, table.get(op))
     for op in _NATIVE:
         if op in table:
@@ -48,145 +40,3 @@ def _for_spyre(ours: Callable[..., Any], others: Callable[..., Any] | None) -> C
 
 def _keep(*_args: Any, **_kwargs: Any) -> Any:
     return NotImplemented
-
-
-def softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
-    if x.numel() == 0:
-        return NotImplemented
-    shifted = torch.exp(x - torch.amax(x, dim, keepdim=True))
-    total = torch.sum(shifted, dim, keepdim=True, dtype=torch.float32)
-    return _shares(shifted, total).to(torch.float32 if half_to_float else x.dtype)
-
-
-def _shares(parts: Tensor, total: Tensor) -> Tensor:
-    """parts / total; in 16 bits with one division per row.
-
-    The factor is off by 2^-24 at the most, which 16 bits do not show.
-    """
-    return parts / total if parts.dtype == torch.float32 else parts * total.reciprocal()
-
-
-def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-    """As softmax, but a row that is masked out entirely (all -inf) gives zeros."""
-    if x.numel() == 0:
-        return NotImplemented
-    # Where anything is finite the largest element contributes 1 to the total.
-    largest = torch.amax(x, dim, keepdim=True).clamp_min(-LARGEST_16_BIT)
-    shifted = torch.exp(x - largest)
-    total = torch.sum(shifted, dim, keepdim=True, dtype=torch.float32).clamp_min(1.0)
-    return _shares(shifted, total).to(dtype or x.dtype)
-
-
-def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
-    if x.numel() == 0:
-        return NotImplemented
-    shifted = x - torch.amax(x, dim, keepdim=True)
-    total = torch.sum(torch.exp(shifted), dim, keepdim=True, dtype=torch.float32)
-    return (shifted - torch.log(total)).to(torch.float32 if half_to_float else x.dtype)
-
-
-def layer_norm(
-    x: Tensor,
-    normalized_shape: Sequence[int],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    if x.numel() == 0:
-        return NotImplemented
-    dims = list(range(x.dim() - len(normalized_shape), x.dim()))
-    mean = torch.mean(x, dims, keepdim=True, dtype=torch.float32)
-    centred = (x - mean).to(x.dtype)
-    variance = torch.mean(centred * centred, dims, keepdim=True, dtype=torch.float32)
-    rstd = torch.rsqrt(variance + eps)
-    result = (centred * rstd).to(x.dtype)
-    if weight is not None:
-        result = result * weight
-    if bias is not None:
-        result = result + bias
-    return result, mean, rstd
-
-
-def rms_norm(
-    x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None
-) -> tuple[Tensor, Tensor]:
-    if x.numel() == 0:
-        return NotImplemented
-    dims = list(range(x.dim() - len(normalized_shape), x.dim()))
-    if eps is None:
-        eps = torch.finfo(x.dtype).eps
-    mean = torch.mean(x * x, dims, keepdim=True, dtype=torch.float32)
-    rstd = torch.rsqrt(mean + eps)
-    result = (x * rstd).to(x.dtype)
-    return (result if weight is None else result * weight), rstd
-
-
-# The card gathers whole sticks, so one element of each row is found by comparing: a sum in which
-# one summand counts.
-
-
-def nll_loss(
-    x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
-) -> tuple[Tensor, Tensor]:
-    if x.numel() == 0:
-        return NotImplemented
-    is_target, counts = _targets(x, target, weight, ignore_index)
-    picked = torch.sum(torch.where(is_target, x, 0), _classes(x), dtype=torch.float32)
-    losses = -picked * counts
-    total = counts.sum()
-    if reduction == _NONE and x.dim() > 1:
-        return losses.to(x.dtype), torch.zeros((), dtype=x.dtype, device=x.device)
-    loss = losses.sum() / total if reduction == _MEAN else losses.sum()
-    return loss.to(x.dtype), total.to(x.dtype)
-
-
-def nll_loss_backward(
-    grad: Tensor,
-    x: Tensor,
-    target: Tensor,
-    weight: Tensor | None,
-    reduction: int,
-    ignore_index: int,
-    total: Tensor,
-) -> Tensor:
-    if x.numel() == 0:
-        return NotImplemented
-    is_target, counts = _targets(x, target, weight, ignore_index)
-    each = -(grad / total if reduction == _MEAN else grad) * counts
-    return torch.where(is_target, each.unsqueeze(_classes(x)), 0).to(x.dtype)
-
-
-_NONE, _MEAN = 0, 1  # of at::Reduction
-
-
-def _targets(
-    x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int
-) -> tuple[Tensor, Tensor]:
-    """Where each row's target is, and how much each row counts."""
-    dim = _classes(x)
-    shape = [1 if i != dim else -1 for i in range(x.dim())]
-    number = torch.arange(x.shape[dim], device=x.device).view(shape)
-    is_target = number == target.unsqueeze(dim)
-    counts = (target != ignore_index).to(torch.float32)
-    if weight is not None:
-        own = torch.where(is_target, weight.view(shape), 0)
-        counts = counts * torch.sum(own, dim, dtype=torch.float32)
-    return is_target, counts
-
-
-def _classes(x: Tensor) -> int:
-    """The dimension of the classes: after the batch, if there is one."""
-    return min(1, x.dim() - 1)
-
-
-_TABLE: dict[Any, Callable[..., Any]] = {
-    aten.nll_loss_forward.default: nll_loss,
-    aten.nll_loss_backward.default: nll_loss_backward,
-    aten.nll_loss2d_forward.default: nll_loss,
-    aten.nll_loss2d_backward.default: nll_loss_backward,
-    aten._softmax.default: softmax,
-    aten._safe_softmax.default: safe_softmax,
-    aten._log_softmax.default: log_softmax,
-    aten.native_layer_norm.default: layer_norm,
-    aten._fused_rms_norm.default: rms_norm,
-}

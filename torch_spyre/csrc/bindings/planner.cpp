@@ -44,6 +44,16 @@ py::object to_python(const c10::IValue& value) {
   if (value.isIntList()) {
     return to_tuple(value.toIntVector());
   }
+  if (value.isBoolList() || value.isDoubleList()) {
+    py::list numbers;
+    for (const c10::IValue& number : value.toListRef()) {
+      numbers.append(to_python(number.toScalar()));
+    }
+    return py::tuple(numbers);
+  }
+  if (value.isDevice()) {
+    return py::str(value.toDevice().str());
+  }
   TORCH_CHECK(value.isInt() || value.isBool() || value.isDouble(), "the planner can't be given a ",
               value.tagKind());
   return to_python(value.toScalar());
@@ -72,6 +82,10 @@ SymbolSource to_source(const py::handle& bind) {
 
 OutputSpec to_output(const py::handle& output) {
   OutputSpec spec;
+  if (output.is_none()) {
+    spec.argument = OutputSpec::kUndefined;
+    return spec;
+  }
   if (py::isinstance<py::int_>(output)) {
     spec.argument = output.cast<int>();
     return spec;
@@ -87,11 +101,12 @@ OutputSpec to_output(const py::handle& output) {
 
 std::shared_ptr<const EagerPlan> to_plan(const py::handle& from) {
   auto plan = std::make_shared<EagerPlan>();
-  if (!from.attr("program").is_none()) {
-    plan->program.bytes = from.attr("program").cast<std::string>();
-  }
-  for (const py::handle bind : from.attr("symbols")) {
-    plan->symbols.push_back(to_source(bind));
+  for (const py::handle launch : from.attr("launches")) {
+    EagerLaunch& made = plan->launches.emplace_back();
+    made.program.bytes = launch.attr("program").cast<std::string>();
+    for (const py::handle bind : launch.attr("symbols")) {
+      made.symbols.push_back(to_source(bind));
+    }
   }
   for (const py::handle output : from.attr("outputs")) {
     plan->outputs.push_back(to_output(output));
@@ -174,23 +189,40 @@ class PythonPlanner final : public Planner {
 
  private:
   static py::object to_meta(const py::module_& eager, const ArgumentSpec& argument, size_t index) {
-    if (const auto* spec = std::get_if<ViewSpec>(&argument)) {
-      const SpyreTensorLayout& layout = *spec->view.storage->layout;
-      return eager.attr("TensorMeta")(
-          py::arg("size") = to_tuple(spec->view.size),
-          py::arg("stride") = to_tuple(spec->view.stride), py::arg("offset") = spec->view.offset,
-          py::arg("dtype") = torch_dtype(spec->view.storage->dtype),
-          py::arg("device_size") = to_tuple(layout.device_size()),
-          py::arg("stride_map") = to_tuple(layout.stride_map()),
-          py::arg("storage_numel") = spec->view.storage->numel, py::arg("index") = index,
-          py::arg("alias") = spec->alias, py::arg("distance") = spec->distance);
+    const auto* list = std::get_if<ListSpec>(&argument);
+    if (list == nullptr) {
+      return std::visit([&](const auto& item) { return item_meta(eager, item, index); }, argument);
     }
-    if (const auto* spec = std::get_if<ScalarSpec>(&argument)) {
-      return eager.attr("ScalarMeta")(
-          py::arg("dtype") = torch_dtype(spec->dtype), py::arg("index") = index,
-          py::arg("is_wrapped") = spec->is_wrapped, py::arg("value") = to_python(spec->value));
+    py::tuple items(list->items.size());
+    for (size_t i = 0; i < list->items.size(); ++i) {
+      items[i] =
+          std::visit([&](const auto& item) { return item_meta(eager, item, list->first + i); },
+                     list->items[i]);
     }
-    return to_python(std::get<c10::IValue>(argument));
+    return items;
+  }
+
+  static py::object item_meta(const py::module_& eager, const ViewSpec& spec, size_t index) {
+    const SpyreTensorLayout& layout = *spec.view.storage->layout;
+    return eager.attr("TensorMeta")(
+        py::arg("size") = to_tuple(spec.view.size), py::arg("stride") = to_tuple(spec.view.stride),
+        py::arg("offset") = spec.view.offset,
+        py::arg("dtype") = torch_dtype(spec.view.storage->dtype),
+        py::arg("device_size") = to_tuple(layout.device_size()),
+        py::arg("stride_map") = to_tuple(layout.stride_map()),
+        py::arg("storage_numel") = spec.view.storage->numel, py::arg("index") = index,
+        py::arg("alias") = spec.alias, py::arg("distance") = spec.distance);
+  }
+  static py::object item_meta(const py::module_& eager, const ScalarSpec& spec, size_t index) {
+    return eager.attr("ScalarMeta")(
+        py::arg("dtype") = torch_dtype(spec.dtype), py::arg("index") = index,
+        py::arg("is_wrapped") = spec.is_wrapped, py::arg("value") = to_python(spec.value));
+  }
+  static py::object item_meta(const py::module_&, const c10::IValue& value, size_t) {
+    return to_python(value);
+  }
+  static py::object item_meta(const py::module_&, const ListSpec&, size_t) {
+    TORCH_INTERNAL_ASSERT(false, "a list of lists");
   }
 };
 

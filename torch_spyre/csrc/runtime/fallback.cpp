@@ -12,6 +12,7 @@
 #include "runtime/cards.h"
 #include "runtime/copy.h"
 #include "runtime/generator.h"
+#include "runtime/operation.h"
 
 namespace spyre {
 namespace {
@@ -193,8 +194,9 @@ void reset_fallback_counts() {
   state().counts.clear();
 }
 
+// Whatever has no kernel of its own: the planner may know how, else the CPU does it.
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&operation_kernel>());
 }
 
 }  // namespace spyre

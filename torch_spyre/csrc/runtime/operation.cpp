@@ -52,7 +52,8 @@ c10::ScalarType number_dtype(const c10::Scalar& number) {
                       a.str() + " and " + b.str() + "! (in " + name + ")");
 }
 
-// Per operation, the arguments whose values belong into the key.
+// Per operation of the pointwise table, the arguments whose values belong into the key. Of all
+// other operations every number's does.
 std::unordered_map<std::string, std::vector<int64_t>>& value_arguments() {
   static auto* instance = new std::unordered_map<std::string, std::vector<int64_t>>();
   return *instance;
@@ -65,15 +66,48 @@ struct Call {
   std::vector<bool> is_written;
   c10::DeviceIndex device = -1;
   std::optional<at::Generator> generator;
+  std::vector<at::Tensor> tensors;  // all arguments, then those of lists; undefined if it is none
+  std::vector<Binding> addresses;   // of those on the card
   std::vector<ArgumentSpec> specs;
   std::string key;
 };
 
+// Are all arguments of kinds that a plan can depend on?
+bool is_describable(const Call& call) {
+  return std::all_of(call.values.begin(), call.values.end(), [](const c10::IValue& value) {
+    return value.isTensor() || value.isNone() || value.isGenerator() || value.isString() ||
+           value.isInt() || value.isBool() || value.isDouble() || value.isIntList() ||
+           value.isBoolList() || value.isDoubleList() || value.isDevice() || value.isTensorList() ||
+           value.isOptionalTensorList();
+  });
+}
+
+std::vector<at::Tensor> listed_tensors(const c10::IValue& value) {
+  std::vector<at::Tensor> tensors;
+  for (const c10::IValue& item : value.toListRef()) {
+    tensors.push_back(item.isNone() ? at::Tensor() : item.toTensor());
+  }
+  return tensors;
+}
+
+void collect_tensors(Call& call) {
+  call.tensors.assign(call.values.size(), at::Tensor());
+  for (size_t index = 0; index < call.values.size(); ++index) {
+    const c10::IValue& value = call.values[index];
+    if (value.isTensor()) {
+      call.tensors[index] = value.toTensor();
+    } else if (value.isTensorList() || value.isOptionalTensorList()) {
+      const auto listed = listed_tensors(value);
+      call.tensors.insert(call.tensors.end(), listed.begin(), listed.end());
+    }
+  }
+  call.addresses.assign(call.tensors.size(), Binding{});
+}
+
 c10::DeviceIndex device_of(const Call& call) {
-  for (const c10::IValue& value : call.values) {
-    if (value.isTensor() && value.toTensor().defined() &&
-        value.toTensor().device().is_privateuseone()) {
-      return value.toTensor().device().index();
+  for (const at::Tensor& tensor : call.tensors) {
+    if (tensor.defined() && tensor.device().is_privateuseone()) {
+      return tensor.device().index();
     }
   }
   return current_device();
@@ -81,14 +115,14 @@ c10::DeviceIndex device_of(const Call& call) {
 
 int first_alias(const Call& call, const at::Tensor& tensor) {
   int index = 0;
-  while (!(call.values[index].isTensor() && call.values[index].toTensor().defined() &&
-           call.values[index].toTensor().is_alias_of(tensor))) {
+  while (!(call.tensors[index].defined() && call.tensors[index].is_alias_of(tensor))) {
     ++index;
   }
   return index;
 }
 
-void append_tensor(Call& call, const at::Tensor& tensor, size_t index) {
+ItemSpec describe_tensor(Call& call, size_t index, bool is_written) {
+  const at::Tensor& tensor = call.tensors[index];
   if (tensor.device().is_privateuseone()) {
     if (tensor.device().index() != call.device) {
       throw_device_mix(call.name, c10::Device(c10::kPrivateUse1, call.device), tensor.device());
@@ -96,15 +130,15 @@ void append_tensor(Call& call, const at::Tensor& tensor, size_t index) {
     ViewSpec spec;
     spec.view = view_of(tensor, Frame::Stick);
     spec.alias = first_alias(call, tensor);
-    spec.distance = tensor.storage_offset() - call.values[spec.alias].toTensor().storage_offset();
+    spec.distance = tensor.storage_offset() - call.tensors[spec.alias].storage_offset();
     call.key.push_back('T');
     append_key(call.key, spec.alias);
     append_key(call.key, spec.distance);
     spec.view.append_key(call.key);
-    call.specs.emplace_back(spec);
-    return;
+    call.addresses[index] = {spec.view.address, spec.view.bytes};
+    return spec;
   }
-  if (tensor.dim() != 0 || !tensor.device().is_cpu() || call.is_written[index]) {
+  if (tensor.dim() != 0 || !tensor.device().is_cpu() || is_written) {
     throw_device_mix(call.name, c10::Device(c10::kPrivateUse1, call.device), tensor.device());
   }
   if (tensor.is_complex()) {
@@ -113,7 +147,28 @@ void append_tensor(Call& call, const at::Tensor& tensor, size_t index) {
   const bool is_wrapped = tensor.unsafeGetTensorImpl()->is_wrapped_number();
   call.key.push_back('S');
   append_key(call.key, static_cast<int64_t>(tensor.scalar_type()) * 2 + (is_wrapped ? 1 : 0));
-  call.specs.emplace_back(ScalarSpec{tensor.scalar_type(), is_wrapped, tensor.item()});
+  return ScalarSpec{tensor.scalar_type(), is_wrapped, tensor.item()};
+}
+
+void append_list(Call& call, const c10::IValue& value, size_t first, bool is_written) {
+  ListSpec list{first, {}};
+  const size_t count = value.toListRef().size();
+  call.key.push_back('L');
+  append_key(call.key, static_cast<int64_t>(count));
+  for (size_t i = first; i < first + count; ++i) {
+    if (call.tensors[i].defined()) {
+      list.items.push_back(describe_tensor(call, i, is_written));
+    } else {
+      call.key.push_back('0');
+      list.items.emplace_back(c10::IValue());
+    }
+  }
+  call.specs.emplace_back(std::move(list));
+}
+
+void append_number_value(Call& call, const c10::Scalar& number) {
+  append_key(call.key,
+             number.isIntegral(true) ? number.toLong() : std::bit_cast<int64_t>(number.toDouble()));
 }
 
 void append_constant(Call& call, const c10::IValue& value) {
@@ -133,7 +188,22 @@ void append_constant(Call& call, const c10::IValue& value) {
   call.specs.emplace_back(value);
 }
 
+void append_values(Call& call) {
+  const auto found = value_arguments().find(call.name);
+  for (size_t index = 0; index < call.specs.size(); ++index) {
+    const auto* number = std::get_if<ScalarSpec>(&call.specs[index]);
+    const bool counts =
+        number != nullptr && (found == value_arguments().end() ||
+                              std::find(found->second.begin(), found->second.end(),
+                                        static_cast<int64_t>(index)) != found->second.end());
+    if (counts) {
+      append_number_value(call, number->value);
+    }
+  }
+}
+
 void describe_arguments(Call& call) {
+  collect_tensors(call);
   call.device = device_of(call);
   call.specs.clear();
   call.key.clear();
@@ -142,10 +212,15 @@ void describe_arguments(Call& call) {
   call.key.push_back('\0');
   // Integers promote to it.
   append_key(call.key, static_cast<int64_t>(c10::get_default_dtype_as_scalartype()));
+  size_t listed = call.values.size();
   for (size_t index = 0; index < call.values.size(); ++index) {
     const c10::IValue& value = call.values[index];
     if (value.isTensor() && value.toTensor().defined()) {
-      append_tensor(call, value.toTensor(), index);
+      call.specs.push_back(std::visit([](auto&& item) { return ArgumentSpec(std::move(item)); },
+                                      describe_tensor(call, index, call.is_written[index])));
+    } else if (value.isTensorList() || value.isOptionalTensorList()) {
+      append_list(call, value, listed, call.is_written[index]);
+      listed += value.toListRef().size();
     } else if (call.types[index] != nullptr && is_number(value, *call.types[index])) {
       const c10::Scalar number = value.toScalar();
       const c10::ScalarType dtype = number_dtype(number);
@@ -156,13 +231,7 @@ void describe_arguments(Call& call) {
       append_constant(call, value.isTensor() ? c10::IValue() : value);
     }
   }
-  if (const auto found = value_arguments().find(call.name); found != value_arguments().end()) {
-    for (const int64_t index : found->second) {
-      if (const auto* number = std::get_if<ScalarSpec>(&call.specs.at(index))) {
-        append_key(call.key, std::bit_cast<int64_t>(number->value.toDouble()));
-      }
-    }
-  }
+  append_values(call);
 }
 
 // Tensors whose dtype is not their storage's are replaced by copies of their values. Returns what
@@ -251,43 +320,46 @@ void launch(const Call& call, const EagerPlan& plan, const std::vector<at::Tenso
     random = take_random(call.generator, call.device, plan.random_numbers);
   }
   std::vector<Binding> bindings;
-  bindings.reserve(plan.symbols.size());
   using Kind = SymbolSource::Kind;
-  for (const SymbolSource& source : plan.symbols) {
-    switch (source.kind) {
-      case Kind::Argument: {
-        const CardView& view = std::get<ViewSpec>(call.specs.at(source.index)).view;
-        bindings.push_back({view.address, view.bytes});
-        break;
+  for (const EagerLaunch& part : plan.launches) {
+    bindings.clear();
+    bindings.reserve(part.symbols.size());
+    for (const SymbolSource& source : part.symbols) {
+      switch (source.kind) {
+        case Kind::Argument:
+          bindings.push_back(call.addresses.at(source.index));
+          break;
+        case Kind::Output:
+          bindings.push_back(address_of(made.at(source.index)));
+          break;
+        case Kind::Temporary:
+          bindings.push_back({card_storage(pool).address + static_cast<Address>(source.index),
+                              plan.temporary_bytes - source.index});
+          break;
+        case Kind::Float:
+          bindings.push_back(
+              {float_word(std::get<ScalarSpec>(call.specs.at(source.index)).value, source.limit),
+               0});
+          break;
+        case Kind::Int:
+          bindings.push_back({int_word(std::get<ScalarSpec>(call.specs.at(source.index)).value,
+                                       source.fits, call.name),
+                              0});
+          break;
+        case Kind::SeedLow:
+          bindings.push_back({random.seed & 0xFFFFFFFFu, 0});
+          break;
+        case Kind::SeedHigh:
+          bindings.push_back({random.seed >> 32, 0});
+          break;
+        case Kind::Counter:
+          bindings.push_back(
+              {(random.offset + static_cast<uint64_t>(source.index)) & 0xFFFFFFFFu, 0});
+          break;
       }
-      case Kind::Output:
-        bindings.push_back(address_of(made.at(source.index)));
-        break;
-      case Kind::Temporary:
-        bindings.push_back({card_storage(pool).address + static_cast<Address>(source.index),
-                            plan.temporary_bytes - source.index});
-        break;
-      case Kind::Float:
-        bindings.push_back(
-            {float_word(std::get<ScalarSpec>(call.specs.at(source.index)).value, source.limit), 0});
-        break;
-      case Kind::Int:
-        bindings.push_back({int_word(std::get<ScalarSpec>(call.specs.at(source.index)).value,
-                                     source.fits, call.name),
-                            0});
-        break;
-      case Kind::SeedLow:
-        bindings.push_back({random.seed & 0xFFFFFFFFu, 0});
-        break;
-      case Kind::SeedHigh:
-        bindings.push_back({random.seed >> 32, 0});
-        break;
-      case Kind::Counter:
-        bindings.push_back({random.offset & 0xFFFFFFFFu, 0});
-        break;
     }
+    part.program.launch(call.device, bindings);
   }
-  plan.program.launch(call.device, bindings);
 }
 
 // Returns the tensors that the operation returns, or nothing if the card can't do it.
@@ -300,7 +372,7 @@ std::optional<std::vector<at::Tensor>> execute(Call& call) {
   }
   if (!plan->resizes.empty()) {
     for (const Resize& resize : plan->resizes) {
-      resize_output(call.values.at(resize.argument).toTensor(), resize.size);
+      resize_output(call.tensors.at(resize.argument), resize.size);
     }
     describe_arguments(call);
     plan = cached_operation_plan(call.key, call.name, call.specs);
@@ -310,13 +382,15 @@ std::optional<std::vector<at::Tensor>> execute(Call& call) {
   std::vector<at::Tensor> returned;
   for (const OutputSpec& spec : plan->outputs) {
     if (spec.argument >= 0) {
-      returned.push_back(call.values.at(spec.argument).toTensor());
+      returned.push_back(call.tensors.at(spec.argument));
+    } else if (spec.argument == OutputSpec::kUndefined) {
+      returned.emplace_back();
     } else {
       made.push_back(make_output(spec, call.device));
       returned.push_back(made.back());
     }
   }
-  if (!plan->program.empty()) {
+  if (!plan->launches.empty()) {
     launch(call, *plan, made);
   }
   for (const auto& [values, original] : written) {
@@ -346,6 +420,18 @@ void run_operation(const std::string& name, const std::vector<at::Tensor>& argum
   TORCH_INTERNAL_ASSERT(execute(call).has_value(), name, " can't be planned");
 }
 
+static void push_results(const c10::FunctionSchema& schema, std::vector<at::Tensor> tensors,
+                         torch::jit::Stack* stack) {
+  const auto& returns = schema.returns();
+  if (returns.size() == 1 && returns[0].type()->kind() == c10::TypeKind::ListType) {
+    stack->emplace_back(std::move(tensors));
+    return;
+  }
+  for (size_t i = 0; i < returns.size(); ++i) {
+    stack->emplace_back(std::move(tensors.at(i)));
+  }
+}
+
 void operation_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
   const size_t count = schema.arguments().size();
@@ -358,7 +444,15 @@ void operation_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     call.types.push_back(argument.type().get());
     call.is_written.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
   }
+  if (!is_describable(call) || !schema.name().starts_with("aten::")) {
+    for (size_t index = 0; index < count; ++index) {
+      (*stack)[stack->size() - count + index] = std::move(call.values[index]);
+    }
+    run_on_cpu(op, stack);
+    return;
+  }
   torch::jit::drop(*stack, count);
+  collect_tensors(call);
   const c10::DeviceIndex device = device_of(call);
   const c10::DeviceGuard guard(c10::Device(c10::kPrivateUse1, device));
   const std::vector<c10::IValue> original = call.values;
@@ -368,9 +462,7 @@ void operation_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     run_on_cpu(op, stack);
     return;
   }
-  for (at::Tensor& tensor : *returned) {
-    stack->emplace_back(std::move(tensor));
-  }
+  push_results(schema, std::move(*returned), stack);
 }
 
 void register_operations(const std::map<std::string, std::vector<int64_t>>& names) {
@@ -378,9 +470,7 @@ void register_operations(const std::map<std::string, std::vector<int64_t>>& name
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__,
                          __LINE__);  // kept: dropping it would unregister the kernels
   for (const auto& [name, by_value] : names) {
-    if (!by_value.empty()) {
-      value_arguments()[name] = by_value;
-    }
+    value_arguments()[name] = by_value;
     library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&operation_kernel>());
   }
 }

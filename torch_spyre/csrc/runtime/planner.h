@@ -6,6 +6,7 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <deque>
 #include <limits>
 #include <memory>
 #include <string>
@@ -31,8 +32,14 @@ struct ScalarSpec {
   bool is_wrapped;  // a Python number, which takes part in type promotion as such
   c10::Scalar value;
 };
-// Everything else stands for itself: None, bool, int, str, list of int.
-using ArgumentSpec = std::variant<ViewSpec, ScalarSpec, c10::IValue>;
+// Everything else stands for itself: None, bool, int, str, lists of numbers.
+using ItemSpec = std::variant<ViewSpec, ScalarSpec, c10::IValue>;
+// Tensors, None for an absent one. They are numbered on after the arguments, from `first` on.
+struct ListSpec {
+  size_t first = 0;
+  std::vector<ItemSpec> items;
+};
+using ArgumentSpec = std::variant<ViewSpec, ScalarSpec, c10::IValue, ListSpec>;
 
 // ---- What it answers --------------------------------------------------------------------------
 
@@ -40,13 +47,15 @@ using ArgumentSpec = std::variant<ViewSpec, ScalarSpec, c10::IValue>;
 struct SymbolSource {
   enum class Kind { Argument, Output, Temporary, Float, Int, SeedLow, SeedHigh, Counter };
   Kind kind = Kind::Argument;
-  int64_t index = 0;  // which argument or output; Temporary: byte offset into the pool
+  int64_t index = 0;  // which argument, output or counter; Temporary: byte offset into the pool
   double limit = std::numeric_limits<double>::infinity();  // Float: finite values stay within
   c10::ScalarType fits = c10::ScalarType::Undefined;       // Int: the dtype that must hold it
 };
 
 struct OutputSpec {
-  int argument = -1;  // returns this argument; -1: a new tensor as below
+  static constexpr int kNew = -1;
+  static constexpr int kUndefined = -2;
+  int argument = kNew;  // returns this argument; kNew: a new tensor as below
   std::vector<int64_t> size;
   std::vector<int64_t> stride;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
@@ -58,10 +67,14 @@ struct Resize {
   std::vector<int64_t> size;
 };
 
-struct EagerPlan {
-  bool is_unsupported = false;  // the card can't do it: the CPU has to
-  CardProgram program;          // empty: there is nothing to compute
+struct EagerLaunch {
+  CardProgram program;
   std::vector<SymbolSource> symbols;
+};
+
+struct EagerPlan {
+  bool is_unsupported = false;       // the card can't do it: the CPU has to
+  std::deque<EagerLaunch> launches;  // in order; none: there is nothing to compute
   std::vector<OutputSpec> outputs;
   std::vector<Resize> resizes;  // `out=` tensors of another size; then plan again
   int64_t temporary_bytes = 0;

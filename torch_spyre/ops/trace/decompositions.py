@@ -1,0 +1,131 @@
+"""Operations made of others, where PyTorch has no decomposition or one that does not suit.
+
+Functions here run under the tracer: what they call is traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+from torch_spyre.ops import decompositions as shared
+from torch_spyre.ops.trace.leaves import reduced_dims
+from torch_spyre.ops.trace.tracer import Leaf
+
+Tensor = torch.Tensor
+
+DECOMPOSITIONS: dict[str, Leaf] = {}
+
+
+def decomposition(*names: str) -> Callable[[Leaf], Leaf]:
+    """Register a decomposition for overloads ("aten::var.correction")."""
+
+    def register(function: Leaf) -> Leaf:
+        for name in names:
+            DECOMPOSITIONS[name] = function
+        return function
+
+    return register
+
+
+def _with_empties(function: Leaf, op: Any) -> Leaf:
+    """PyTorch's own for what ours has nothing to say about: tensors without elements."""
+
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        found = function(*args, **kwargs)
+        if found is not NotImplemented:
+            return found
+        from torch._decomp import decomposition_table
+
+        return decomposition_table[op](*args, **kwargs)
+
+    return decompose
+
+
+for _op, _function in shared.TABLE.items():
+    DECOMPOSITIONS[_op.name()] = _with_empties(_function, _op)
+
+
+# ---- Matrices -----------------------------------------------------------------------------------
+
+
+@decomposition("aten::addmm", "aten::baddbmm")
+def _add_product(bias: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    product = torch.mm(a, b) if a.dim() == 2 else torch.bmm(a, b)
+    if alpha != 1:
+        product = product * alpha
+    if beta == 0:
+        return product
+    return product + (bias if beta == 1 else bias * beta)
+
+
+# ---- Statistics ---------------------------------------------------------------------------------
+
+
+@decomposition("aten::var_mean.correction")
+def _var_mean(
+    x: Tensor,
+    dim: Sequence[int] | None = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> tuple[Tensor, Tensor]:
+    dims = reduced_dims(x, dim)
+    count = prod(x.shape[d] for d in dims)
+    mean = torch.mean(x, dims, keepdim=True, dtype=torch.float32)
+    centred = x - mean
+    total = torch.sum(centred * centred, dims, keepdim=True)
+    freedom = max(count - (1 if correction is None else correction), 0)
+    variance = (total / float(freedom)).to(x.dtype)
+    mean = mean.to(x.dtype)
+    if keepdim:
+        return variance, mean
+    kept = [n for d, n in enumerate(x.shape) if d not in dims]
+    return variance.reshape(kept), mean.reshape(kept)
+
+
+@decomposition("aten::var.correction")
+def _var(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return _var_mean(x, *args, **kwargs)[0]
+
+
+@decomposition("aten::std.correction")
+def _std(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return _var_mean(x, *args, **kwargs)[0].sqrt()
+
+
+# ---- Shapes -------------------------------------------------------------------------------------
+
+
+@decomposition("aten::constant_pad_nd")
+def _pad(x: Tensor, padding: Sequence[int], value: float = 0) -> Tensor:
+    """Padding is written beside the tensor."""
+    pairs = list(zip(padding[::2], padding[1::2], strict=True))
+    for dim, (before, after) in zip(reversed(range(x.dim())), pairs, strict=False):
+        x = x.narrow(dim, max(-before, 0), x.shape[dim] - max(-before, 0) - max(-after, 0))
+        parts = []
+        for length, place in ((before, 0), (0, 1), (after, 2)):
+            if place == 1:
+                parts.append(x)
+            elif length > 0:
+                size = [*x.shape[:dim], length, *x.shape[dim + 1 :]]
+                parts.append(torch.full(size, value, dtype=x.dtype, device=x.device))
+        x = parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+    return x.clone() if all(n <= 0 for n in padding) else x
+
+
+def _triangular(is_lower: bool) -> Leaf:
+    def decompose(x: Tensor, diagonal: int = 0) -> Tensor:
+        rows = torch.arange(x.shape[-2], device=x.device).unsqueeze(-1)
+        columns = torch.arange(x.shape[-1], device=x.device) - diagonal
+        mask = columns <= rows if is_lower else columns >= rows
+        return torch.where(mask, x, torch.zeros((), dtype=x.dtype, device=x.device))
+
+    return decompose
+
+
+DECOMPOSITIONS["aten::tril"] = _triangular(True)
+DECOMPOSITIONS["aten::triu"] = _triangular(False)
