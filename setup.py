@@ -13,6 +13,7 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 # Torch's default is two jobs more than cores, which only costs memory.
 os.environ.setdefault("MAX_JOBS", str(len(os.sched_getaffinity(0))))
 
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # a stale extension must not stop its own build
 from torch.utils.cpp_extension import (
     BuildExtension,
     include_paths,

@@ -14,7 +14,7 @@ from torch.utils.backend_registration import (
 from torch_spyre import _C, _patches
 from torch_spyre import device as device_module
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.ops import registry
+from torch_spyre.ops import registry, traced
 
 
 def register() -> None:
@@ -24,7 +24,8 @@ def register() -> None:
     generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
-    _C.start({name: registry.value_keys(name) for name in registry.overload_names()})
+    table = {name: registry.value_keys(name) for name in registry.overload_names()}
+    _C.start(table, traced.NAMES)
     _patches.apply()
     atexit.register(_finish)
 

@@ -71,6 +71,7 @@ class Computation:
     arguments: Mapping[str, Argument]
     out: View
     moved: Mapping[int, View] = field(default_factory=dict)  # arguments copied out of the way
+    counter: int = 0  # of the random numbers that it takes
 
     # ---- Formulas ------------------------------------------------------------------------------
 

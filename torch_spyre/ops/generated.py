@@ -43,8 +43,12 @@ _LARGEST_INTEGER = {
 }
 
 
-def lower(name: str, computation: Computation) -> int:
-    """Write the steps; returns how many counters of the generator a launch takes."""
+def lower(name: str, computation: Computation, counter: int = 0) -> int:
+    """Write the steps; returns how many counters of the generator a launch takes.
+
+    `counter`: which of those that the plan takes, where it has several such operations.
+    """
+    computation.counter = counter
     _LOWERINGS[name](computation)
     return 0 if name == "arange" else 1
 
@@ -56,7 +60,8 @@ def _plain_temp(computation: Computation, dtype: torch.dtype) -> View:
 def _random(computation: Computation, opcode: str, dtype: torch.dtype) -> View:
     """Raw random numbers in the shape of the result."""
     into = _plain_temp(computation, dtype)
-    seeds = [Word(INT32, Bind(kind)) for kind in ("seed_low", "seed_high", "rng_counter")]
+    seeds = [Word(INT32, Bind(kind)) for kind in ("seed_low", "seed_high")]
+    seeds.append(Word(INT32, Bind("rng_counter", computation.counter)))
     computation.emitter.index_apply(opcode, [Index(), *seeds], into)
     return into
 

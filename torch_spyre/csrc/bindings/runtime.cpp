@@ -150,7 +150,8 @@ void bind_plans(py::module_& m) {
 
 // Python as the runtime needs it: called back with the lock, which it may not hold.
 void bind_start(py::module_& m) {
-  m.def("start", [](const std::map<std::string, std::vector<int64_t>>& operations) {
+  m.def("start", [](const std::map<std::string, std::vector<int64_t>>& operations,
+                    const std::vector<std::string>& traced) {
     static bool started = false;
     if (started) {
       return;
@@ -178,7 +179,7 @@ void bind_start(py::module_& m) {
     });
     register_hooks();
     register_serialization();
-    register_operations(operations);
+    register_operations(operations, traced);
   });
 }
 

@@ -465,13 +465,20 @@ void operation_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   push_results(schema, std::move(*returned), stack);
 }
 
-void register_operations(const std::map<std::string, std::vector<int64_t>>& names) {
+void register_operations(const std::map<std::string, std::vector<int64_t>>& table,
+                         const std::vector<std::string>& traced) {
   static auto* library =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__,
                          __LINE__);  // kept: dropping it would unregister the kernels
-  for (const auto& [name, by_value] : names) {
-    value_arguments()[name] = by_value;
+  const auto implement = [](const std::string& name) {
     library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&operation_kernel>());
+  };
+  for (const auto& [name, by_value] : table) {
+    value_arguments()[name] = by_value;
+    implement(name);
+  }
+  for (const std::string& name : traced) {
+    implement(name);
   }
 }
 

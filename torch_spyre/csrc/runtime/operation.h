@@ -21,8 +21,9 @@ void run_operation(const std::string& name, const std::vector<at::Tensor>& argum
 // The boxed kernel behind every aten operation that the planner knows.
 void operation_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
-// Registers it for "add.Tensor" and the like. With each name come the arguments whose values (not
-// only their types) shape the program.
-void register_operations(const std::map<std::string, std::vector<int64_t>>& names);
+// Registers it for "add.Tensor" and the like. With each name of the pointwise table come the
+// arguments whose values (not only their types) shape the program; of a traced operation all do.
+void register_operations(const std::map<std::string, std::vector<int64_t>>& table,
+                         const std::vector<std::string>& traced);
 
 }  // namespace spyre

@@ -129,3 +129,54 @@ def _triangular(is_lower: bool) -> Leaf:
 
 DECOMPOSITIONS["aten::tril"] = _triangular(True)
 DECOMPOSITIONS["aten::triu"] = _triangular(False)
+
+
+@decomposition("aten::roll")
+def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
+    if x.numel() == 0:
+        return x.clone()
+    if not dims:
+        return _roll(x.reshape(-1), shifts, (0,)).view(x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        cut = -shift % x.shape[dim]
+        if cut:
+            parts = [x.narrow(dim, cut, x.shape[dim] - cut), x.narrow(dim, 0, cut)]
+            x = torch.cat(parts, dim)
+    return x.clone()
+
+
+# ---- New tensors --------------------------------------------------------------------------------
+
+
+@decomposition("aten::eye")
+def _eye(n: int, **options: Any) -> Tensor:
+    return _eye_m(n, n, **options)
+
+
+@decomposition("aten::eye.m")
+def _eye_m(n: int, m: int, **options: Any) -> Tensor:
+    rows = torch.arange(n, device="meta").unsqueeze(1)
+    return (rows == torch.arange(m, device="meta")).to(
+        options.get("dtype") or torch.get_default_dtype()
+    )
+
+
+@decomposition("aten::linspace")
+def _linspace(start: Any, end: Any, steps: int, **options: Any) -> Tensor:
+    dtype = options.get("dtype") or torch.get_default_dtype()
+    if steps == 1:
+        return torch.full((1,), start, dtype=dtype, device="meta")
+    step = (end - start) / max(steps - 1, 1)
+    if not dtype.is_floating_point:
+        step = float(step)
+    number = torch.arange(steps, device="meta")
+    # From both ends, so that both are met.
+    up = start + number.to(torch.float32) * step
+    down = end - (steps - 1 - number).to(torch.float32) * step
+    return torch.where(number < steps // 2, up, down).to(dtype)
+
+
+@decomposition("aten::logspace")
+def _logspace(start: Any, end: Any, steps: int, base: float = 10.0, **options: Any) -> Tensor:
+    dtype = options.get("dtype") or torch.get_default_dtype()
+    return torch.pow(base, _linspace(start, end, steps, dtype=torch.float32)).to(dtype)

@@ -22,17 +22,17 @@ from torch_spyre.ops.views import View, layout
 
 
 def finish(
-    tracer: Tracer, outputs: Mapping[int, int], returned: tuple[OutputSpec | int | None, ...]
+    tracer: Tracer, places: Mapping[int, Bind], returned: tuple[OutputSpec | int | None, ...]
 ) -> Plan:
-    """The plan of a trace; `outputs` numbers the buffers (by id) that the launch makes."""
-    return _Finisher(tracer, outputs).plan(returned)
+    """The plan of a trace; `places` says where buffers (by id) lie that callers see."""
+    return _Finisher(tracer, places).plan(returned)
 
 
 class _Finisher:
-    def __init__(self, tracer: Tracer, outputs: Mapping[int, int]) -> None:
+    def __init__(self, tracer: Tracer, places: Mapping[int, Bind]) -> None:
         self.tracer = tracer
         self.graph = tracer.graph
-        self.outputs = outputs
+        self.places = places
         self.temp_bytes = 0
         self.binds: dict[Buffer, Bind] = {}
 
@@ -74,8 +74,8 @@ class _Finisher:
     def _bind(self, buffer: Buffer) -> Bind:
         known = self.binds.get(buffer)
         if known is None:
-            if id(buffer) in self.outputs:
-                known = Bind("out", self.outputs[id(buffer)])
+            if id(buffer) in self.places:
+                known = self.places[id(buffer)]
             elif buffer.name.startswith("arg"):
                 known = Bind("arg", int(buffer.name.removeprefix("arg")))
             else:

@@ -13,6 +13,7 @@ from torch_spyre import ir
 from torch_spyre.ops.formats import card_format
 from torch_spyre.ops.plan import (
     Argument,
+    Bind,
     OutputSpec,
     Plan,
     ScalarMeta,
@@ -20,7 +21,9 @@ from torch_spyre.ops.plan import (
     TensorMeta,
     UnsupportedError,
 )
-from torch_spyre.ops.trace import launches
+from torch_spyre.ops.trace import indexing, launches, windows  # noqa: F401 (they register)
+from torch_spyre.ops.trace.decompositions import DECOMPOSITIONS
+from torch_spyre.ops.trace.leaves import LEAVES
 from torch_spyre.ops.trace.tracer import Tracer, run_functional
 from torch_spyre.ops.views import layout
 
@@ -41,14 +44,13 @@ def operation(name: str) -> Any:
 
 class _Planner:
     def __init__(self, name: str, args: Sequence[Argument]) -> None:
-        from torch_spyre.ops.trace.decompositions import DECOMPOSITIONS
-        from torch_spyre.ops.trace.leaves import LEAVES
 
         self.func = operation(name)
         self.given = args
         self.tracer = Tracer(LEAVES, DECOMPOSITIONS)
         self.inputs: dict[int, tuple[TensorMeta, torch.Tensor]] = {}  # by argument number
         self.numbers: list[tuple[torch.Tensor, ScalarMeta]] = []
+        self.read: set[int] = set()  # arguments that are not merely written
 
     def plan(self) -> Plan:
         schema = self.func._schema
@@ -56,6 +58,8 @@ class _Planner:
         keywords: dict[str, Any] = {}
         for argument, value in zip(schema.arguments, self.given, strict=True):
             made = self._value(argument, value)
+            if isinstance(value, TensorMeta) and not argument.is_out:
+                self.read.add(value.index)
             if argument.kwarg_only:
                 keywords[argument.name] = made
             else:
@@ -98,10 +102,11 @@ class _Planner:
         numel = max(meta.storage_numel, reach, 1)
         storage = torch.empty(numel, dtype=meta.dtype, device="meta")
         tensor = storage.as_strided(meta.size, meta.stride, meta.offset)
+        is_first = meta.offset == 0 and all(step > 0 for step in meta.stride)
         buffer = Buffer(
             f"arg{meta.index}",
-            (numel,),
-            (1,),
+            meta.size if is_first else (numel,),
+            meta.stride if is_first else (1,),
             meta.dtype,
             numel,
             is_input=True,
@@ -151,21 +156,38 @@ class _Planner:
             if not any(argument.is_out for argument in self.func._schema.arguments):
                 raise UnsupportedError("a result of another shape than the tensor it replaces")
             return Plan((), tuple(numbers), resize=resizes)
-        for result, target in zip(results, targets, strict=True):
+        placed: dict[int, Bind] = {}
+        for result, target, number in zip(results, targets, numbers, strict=True):
             if not torch.can_cast(result.dtype, target.dtype):
                 raise UnsupportedError("a result that can't be cast to where it goes")
-            self._write(result, target, [t for t in targets if t is not target])
-        return launches.finish(self.tracer, {}, tuple(numbers))
+            if self._is_place_of(result, target, number) and id(result) not in placed:
+                buffer = self.tracer.buffer(result)
+                buffer.storage = self.tracer.buffer(target).storage
+                buffer.is_laid_out = buffer.is_output = True
+                placed[id(buffer)] = Bind("arg", number)
+            elif target.numel() and result is not target:
+                with self.tracer:
+                    self.tracer.overwrite(target, result)
+        return launches.finish(self.tracer, placed, tuple(numbers))
 
-    def _write(
-        self, result: torch.Tensor, target: torch.Tensor, others: Sequence[torch.Tensor]
-    ) -> None:
-        if target.numel() == 0:
-            return
-        if self.tracer.buffer(result) is self.tracer.buffer(target) and result is target:
-            return
-        with self.tracer:
-            self.tracer.overwrite(target, result)
+    def _is_place_of(self, result: torch.Tensor, target: torch.Tensor, number: int) -> bool:
+        """Can the result be computed where it goes? Not if that is read, or seen otherwise."""
+        meta = self.inputs[number][0]
+        buffer = self.tracer.buffer(result)
+        is_read = any(
+            meta.index != other.index and _share(meta, other) for other, _ in self.inputs.values()
+        )
+        return (
+            number not in self.read
+            and not is_read
+            and not buffer.is_input
+            and buffer.dtype is target.dtype
+            and (buffer.size, buffer.stride) == (tuple(target.shape), tuple(target.stride()))
+            and tuple(result.stride()) == tuple(target.stride())
+            and meta.offset == 0
+            and meta.storage_numel == target.numel()
+            and self.tracer.is_written(result)
+        )
 
     def _argument_number(self, tensor: torch.Tensor) -> int:
         return min(index for index, (_, known) in self.inputs.items() if known is tensor)
@@ -174,23 +196,21 @@ class _Planner:
         self, results: Sequence[torch.Tensor | None], expected: Sequence[Any] | None
     ) -> Plan:
         outputs: list[OutputSpec | int | None] = []
-        made: dict[int, int] = {}  # outputs by the buffer they are in
-        places: dict[int, int] = {}
+        places: dict[int, Bind] = {}  # by the buffer's id
         for position, result in enumerate(results):
             if result is None:
                 outputs.append(None)
                 continue
             like = expected[position] if expected is not None else None
-            final = self._own(result, like, made)
+            final = self._own(result, like, places)
             buffer = self.tracer.buffer(final)
             buffer.is_output = True
-            made[id(buffer)] = len(places)
-            places[id(buffer)] = len(places)
+            places[id(buffer)] = Bind("out", len(places))
             outputs.append(_output(buffer, tuple(final.shape), tuple(final.stride())))
         return launches.finish(self.tracer, places, tuple(outputs))
 
     def _own(
-        self, result: torch.Tensor, like: torch.Tensor | None, made: dict[int, int]
+        self, result: torch.Tensor, like: torch.Tensor | None, made: dict[int, Bind]
     ) -> torch.Tensor:
         """The result as a tensor of its own, with the strides that PyTorch promises."""
         stride = tuple(like.stride()) if like is not None else tuple(result.stride())
@@ -219,6 +239,11 @@ def _output(buffer: Buffer, size: Sizes, stride: Sizes) -> OutputSpec:
 
 def _is_same_view(a: TensorMeta, b: TensorMeta) -> bool:
     return (a.size, a.stride, b.distance) == (b.size, b.stride, 0) and a.dtype is b.dtype
+
+
+def _share(a: TensorMeta, b: TensorMeta) -> bool:
+    roots = [meta.alias if meta.alias >= 0 else meta.index for meta in (a, b)]
+    return roots[0] == roots[1]
 
 
 def _flat(results: Any) -> list[Any]:
