@@ -68,7 +68,7 @@ class RandomAccumulations : public RandomPrograms {
     return builder;
   }
 
- private:
+ protected:
   Shape pick_walked_shape(int low, int high, int most) {
     Shape shape = pick_shape();
     const int rank = pick(low, high);
@@ -205,13 +205,14 @@ class RandomAccumulations : public RandomPrograms {
 // Runs Reduction, Matmul and Gather steps below any loops.
 class AccumulationModel {
  public:
+  virtual ~AccumulationModel() = default;
   AccumulationModel(const Program& program, std::vector<Binding> bindings,
                     std::vector<std::byte>& memory)
       : program_(program), bindings_(std::move(bindings)), memory_(memory) {}
 
   void run() { run_nodes(0, program_.nodes.size()); }
 
- private:
+ protected:
   using Point = std::vector<int64_t>;
 
   void run_nodes(size_t begin, size_t end) {
@@ -254,21 +255,23 @@ class AccumulationModel {
 
   // For every point of the dimensions that are kept.
   void run_kept(int dim, Point& point) {
-    if (dim == step_->rank) {
-      switch (static_cast<StepKind>(step_->kind)) {
-        case StepKind::Reduction:
-          return reduce(point);
-        case StepKind::Matmul:
-          return multiply(point);
-        case StepKind::Gather:
-          return gather(point);
-        default:
-          throw std::logic_error("not a kind that this model knows");
-      }
-    }
+    if (dim == step_->rank) return run_point(point);
     if ((step_->reduced >> dim & 1) != 0) return run_kept(dim + 1, point);
     for (point[dim] = 0; point[dim] < extent_[dim]; ++point[dim]) run_kept(dim + 1, point);
     point[dim] = 0;
+  }
+
+  virtual void run_point(Point& point) {
+    switch (static_cast<StepKind>(step_->kind)) {
+      case StepKind::Reduction:
+        return reduce(point);
+      case StepKind::Matmul:
+        return multiply(point);
+      case StepKind::Gather:
+        return gather(point);
+      default:
+        throw std::logic_error("not a kind that this model knows");
+    }
   }
 
   // For every point of those that are accumulated, in their order.

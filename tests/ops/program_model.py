@@ -109,6 +109,9 @@ class CoreStep:
             StepKind.REDUCTION: self._reduce,
             StepKind.MATMUL: self._multiply,
             StepKind.GATHER: self._gather,
+            StepKind.SCATTER: self._scatter,
+            StepKind.ARGSORT: self._argsort,
+            StepKind.SCAN: self._scan,
         }
         if 0 in self.extents:
             return
@@ -162,14 +165,65 @@ class CoreStep:
         self._write(point, sums)
 
     def _gather(self, point: Point) -> None:
-        table, index = self.step.inputs
-        row = int(self._read(index, point)[0])
+        table, _ = self.step.inputs
+        at = self._row(table, point)
+        is_element = table.lanes is Lanes.ELEMENT
+        if table.format == self.step.outputs[0].format:
+            size = np.dtype(step_model.RAW[table.format]).itemsize if is_element else STICK_BYTES
+            memory = self.machine.memory(table, self.core)
+            self._put(self._place(self.step.outputs[0], point), memory[at : at + size].copy())
+            return
+        self._write(point, self._element(table, at) if is_element else self._stick(table, at))
+
+    def _row(self, table: Operand, point: Point) -> int:
+        """The place of the row that the index names."""
+        row = int(self._read(self.step.inputs[1], point)[0])
         (mask,) = self.step.masks
         assert mask.dim == TABLE_ROWS
         rows = self._length(mask) - self._start(mask)
         if not 0 <= row < rows:
             raise IndexError(f"index {row} of a table of {rows} rows")
-        self._write(point, self._stick(table, self._place(table, point) + row * table.tile_stride))
+        return self._place(table, point) + row * table.tile_stride
+
+    def _scatter(self, point: Point) -> None:
+        assert self.step.cores.bit_count() == 1
+        source, table = self.step.inputs[0], self.step.outputs[0]
+        at = self._row(table, point)
+        is_element = table.lanes is Lanes.ELEMENT
+        is_move = self.step.opcode in ("scatter", "scatter_int")
+        if is_move and source.format == table.format:
+            size = np.dtype(step_model.RAW[table.format]).itemsize if is_element else STICK_BYTES
+            place = self._place(source, point)
+            self._put(at, self.machine.memory(source, self.core)[place : place + size].copy())
+            return
+        old = self._element(table, at) if is_element else self._stick(table, at)
+        with np.errstate(all="ignore"):
+            new = step_model.SCATTERS[self.step.opcode](old, self._read(source, point))
+        new = new if is_move else step_model.one_nan(new)
+        self._put(at, step_model.narrow(np.ascontiguousarray(new), table.format).view(np.uint8))
+
+    def _argsort(self, point: Point) -> None:
+        places = list(self._accumulated(point))
+        keys = np.concatenate([self._read(self.step.inputs[0], at) for at in places])
+        order = step_model.argsort(self.step.opcode, keys)
+        for at, position in zip(places, order, strict=True):
+            self._write(at, np.array([position]))
+
+    def _scan(self, point: Point) -> None:
+        opcode, places = self.step.opcode, list(self._accumulated(point))
+        reached = self._read(self.step.inputs[0], places[0])  # the extremum so far
+        result = np.zeros(self.lanes, np.int32)
+        for i, at in enumerate(places):
+            x = self._read(self.step.inputs[0], at)
+            if opcode in step_model.EXTREMA:
+                is_new = step_model.EXTREMA[opcode](x, reached)
+                reached = np.where(is_new, x, reached)
+                result = np.where(is_new, np.int32(i), result)
+            else:
+                start, combine = step_model.SCANS[opcode]
+                with np.errstate(all="ignore"):
+                    result = combine(start if i == 0 else result, x).astype(x.dtype)
+            self._write(at, step_model.one_nan(result))
 
     # ---- Points, lanes, masks -------------------------------------------------------------------
 
@@ -250,6 +304,11 @@ class CoreStep:
         assert stick.size == _lanes(operand), "a stick lies outside its symbol"
         return step_model.widen(stick, operand.format)
 
+    def _element(self, operand: Operand, at: int) -> np.ndarray:
+        raw = step_model.RAW[operand.format]
+        element = self.machine.memory(operand, self.core)[at : at + np.dtype(raw).itemsize]
+        return step_model.widen(element.view(raw), operand.format)
+
     def _read(self, operand: Operand, point: Point) -> np.ndarray:
         is_float = step_model.is_float(operand.format)
         if operand.space is Space.IOTA:
@@ -261,11 +320,7 @@ class CoreStep:
             word = np.array([words[operand.symbol]], dtype=np.uint32)
             return word.view(np.float32 if is_float else np.int32)
         if operand.lanes is not Lanes.VECTOR:
-            raw = step_model.RAW[operand.format]
-            at = self._place(operand, point)
-            memory = self.machine.memory(operand, self.core)
-            element = memory[at : at + np.dtype(raw).itemsize].view(raw)
-            return step_model.widen(element, operand.format)
+            return self._element(operand, self._place(operand, point))
         values = np.zeros(self.lanes, np.float32 if is_float else np.int32)
         per_stick = _lanes(operand)
         for tile, at in enumerate(self._sticks(operand, point)):
@@ -274,16 +329,21 @@ class CoreStep:
 
     def _write(self, point: Point, values: np.ndarray) -> None:
         operand = self.step.outputs[0]
-        is_device = operand.space is Space.DEVICE
-        assert not is_device or self.machine.program.symbols[operand.symbol].is_written
         raw = step_model.narrow(np.ascontiguousarray(values), operand.format).view(np.uint8)
         is_vector = operand.lanes is Lanes.VECTOR
         places = self._sticks(operand, point) if is_vector else [self._place(operand, point)]
         size = STICK_BYTES if is_vector else raw.size
-        memory = self.machine.memory(operand, self.core)
         for tile, at in enumerate(places):
-            assert 0 <= at <= memory.size - size, "a result lies outside its symbol"
-            memory[at : at + size] = raw[tile * size : (tile + 1) * size]
+            self._put(at, raw[tile * size : (tile + 1) * size])
+
+    def _put(self, at: int, raw: np.ndarray) -> None:
+        """Bytes of the result, at their place."""
+        operand = self.step.outputs[0]
+        is_device = operand.space is Space.DEVICE
+        assert not is_device or self.machine.program.symbols[operand.symbol].is_written
+        memory = self.machine.memory(operand, self.core)
+        assert 0 <= at <= memory.size - raw.size, "a result lies outside its symbol"
+        memory[at : at + raw.size] = raw
 
 
 def _lanes(operand: Operand) -> int:

@@ -403,6 +403,70 @@ REDUCTIONS: dict[str, Reduction] = {
 }
 
 
+# ---- Tables and rows ----------------------------------------------------------------------------
+
+Combine = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def _last(_: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return b
+
+
+# What a scatter leaves in the table, of what is there and an element of the source.
+SCATTERS: dict[str, Combine] = {
+    "scatter": _last,
+    "scatter_add": np.add,
+    "scatter_prod": np.multiply,
+    "scatter_amax": _larger,
+    "scatter_amin": _smaller,
+    "scatter_int": _last,
+    "scatter_add_int": OPERATIONS["add_int"].compute,
+    "scatter_prod_int": OPERATIONS["mul_int"].compute,
+    "scatter_amax_int": np.maximum,
+    "scatter_amin_int": np.minimum,
+}
+
+ARGSORTS = ("argsort", "argsort_descending", "argsort_int", "argsort_int_descending")
+
+
+def argsort(opcode: str, values: np.ndarray) -> np.ndarray:
+    """numpy's stable order, in which NaN comes last; for the other direction by negated ranks."""
+    order = np.argsort(values, kind="stable")
+    if opcode.endswith("_descending"):
+        is_same = np.isnan(values[order][1:]) & np.isnan(values[order][:-1])
+        is_same |= values[order][1:] == values[order][:-1]
+        ranks = np.empty(len(values), np.int64)
+        ranks[order] = np.cumsum(np.append([0], ~is_same))[: len(values)]
+        order = np.argsort(-ranks, kind="stable")
+    return order.astype(np.int32)
+
+
+# Running results that are values, with what they start from.
+SCANS: dict[str, tuple[np.float32 | np.int32, Combine]] = {
+    "cumsum": (np.float32(0), np.add),
+    "cumprod": (np.float32(1), np.multiply),
+    "cumsum_int": (np.int32(0), OPERATIONS["add_int"].compute),
+    "cumprod_int": (np.int32(1), OPERATIONS["mul_int"].compute),
+    "logcumsumexp": (np.float32(-np.inf), np.logaddexp),  # within 2 units for each element
+}
+# Running extrema: does an element take the place of the one so far? Their results are positions.
+EXTREMA: dict[str, Combine] = {
+    "cummax_index": lambda x, old: np.isnan(x) | (x >= old),
+    "cummin_index": lambda x, old: np.isnan(x) | (x <= old),
+    "cummax_index_int": np.greater_equal,
+    "cummin_index_int": np.less_equal,
+}
+
+
+def one_nan(values: np.ndarray) -> np.ndarray:
+    """What is computed has one NaN; what is moved keeps its bits."""
+    return (
+        np.where(np.isnan(values), np.float32(np.nan), values)
+        if values.dtype.kind == "f"
+        else values
+    )
+
+
 def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """a * b + c in float32, rounded once.
 

@@ -19,7 +19,7 @@ CORES = 32
 STEP_RANK = 8
 LOOP_DEPTH = 4
 NO_STICK_DIM = 0xFF
-TABLE_ROWS = 0xFF  # the dimension of a mask that holds the rows of a Gather's table
+TABLE_ROWS = 0xFF  # the dimension of a mask that holds the rows of a Gather's or Scatter's table
 
 MAGIC = 0x43505953
 VERSION = 2
@@ -72,6 +72,9 @@ class StepKind(enum.IntEnum):
     MATMUL = 3
     GATHER = 4
     RING = 5
+    SCATTER = 6
+    ARGSORT = 7
+    SCAN = 8
 
 
 class StepFlags(enum.IntFlag):
@@ -127,7 +130,8 @@ class Mask:
 class Step:
     """One operation on the cores of `cores`; `extents` is one row, or a row per such core.
 
-    `reduced` has a bit for each dimension that a Reduction or a Matmul accumulates.
+    `reduced` has a bit for each dimension that a Reduction or a Matmul accumulates, or the one of
+    the dimension along which an Argsort or Scan goes.
     """
 
     opcode: str

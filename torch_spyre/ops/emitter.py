@@ -7,8 +7,8 @@ temporaries, and puts a barrier where a step depends on what other cores did bef
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import torch
@@ -20,6 +20,7 @@ from torch_spyre.backend.program import (
     STEP_RANK,
     STICK_BYTES,
     Lanes,
+    Mask,
     Operand,
     Program,
     Space,
@@ -32,6 +33,7 @@ from torch_spyre.backend.program import (
 )
 from torch_spyre.ops.cores import Slices, divide
 from torch_spyre.ops.formats import INT32, CardFormat
+from torch_spyre.ops.nests import element_access, in_groups, ordered_nest, row_nest
 from torch_spyre.ops.plan import Bind, Sizes
 from torch_spyre.ops.views import (
     Index,
@@ -44,9 +46,9 @@ from torch_spyre.ops.views import (
     layout,
     order_with_stick,
 )
+from torch_spyre.ops.walks import Walk, element_walks, from_aligned, sharing, span_of, table_walk
 
 _COPIES = ("identity", "identity_int")
-_LANES = {"vector": Lanes.VECTOR, "first": Lanes.FIRST}
 
 
 @dataclass
@@ -55,18 +57,6 @@ class _SymbolDraft:
     format: int
     nbytes: int = 0
     is_written: bool = False
-
-
-@dataclass(frozen=True)
-class _Walk:
-    """How a step goes through one view, in device elements (host elements for an index)."""
-
-    offset: int
-    strides: Sizes
-    lanes: Lanes
-    tiles: int = 1
-    tile_stride: int = 0
-    tail_tiles: int = 0
 
 
 @dataclass
@@ -110,13 +100,13 @@ class Emitter:
     def index_apply(self, opcode: str, inputs: Sequence[Word | Index], into: View) -> None:
         """Compute on the indices of the elements of `into`, which must be a whole storage."""
         storage = into.storage
-        index = _Walk(
+        index = Walk(
             0,
             tuple(max(step, 0) for step in storage.stride_map[:-1]),
             Lanes.VECTOR,
             tile_stride=max(storage.stride_map[-1], 0),
         )
-        walk = _Walk(0, storage.device_strides[:-1], Lanes.VECTOR)
+        walk = Walk(0, storage.device_strides[:-1], Lanes.VECTOR)
         walks = [index if isinstance(value, Index) else None for value in inputs]
         self._step(
             opcode, StepKind.POINTWISE, storage.device_size[:-1], None, inputs, walks, into, walk
@@ -125,14 +115,8 @@ class Emitter:
     def copy(self, source: View, into: View) -> None:
         """Move elements one by one: any view to any view, between formats of one domain."""
         opcode = "identity_int" if into.format.domain == "I" else "identity"
-        accesses = [into.access(), source.broadcast(into.size).access()]
-        nests = ir.pieces(into.size, accesses)
-        # The pieces write different elements, but of the same sticks: in order, by barriers.
-        for nest in ir.in_sticks(nests, STICK_BYTES // into.format.nbytes, STEP_RANK):
-            into_walk, source_walk = (
-                _Walk(offset, strides, Lanes.ELEMENT)
-                for offset, strides in zip(nest.offsets, nest.strides, strict=True)
-            )
+        for nest in self._pieces(into, source):
+            into_walk, source_walk = element_walks(nest)
             self._step(
                 opcode,
                 StepKind.RESTICKIFY,
@@ -144,11 +128,171 @@ class Emitter:
                 into_walk,
             )
 
+    def gather_elements(self, table: View, index: View, into: View) -> None:
+        """into[i] = table[index[i]]; the table is a 1-D dense view, the index broadcasts to `into`.
+
+        An index outside the table is a fault of the launch.
+        """
+        opcode = "gather_int" if into.format.domain == "I" else "gather"
+        rows, masks = table_walk(table)
+        for nest in self._pieces(into, index):
+            into_walk, index_walk = element_walks(nest)
+            walks = [replace(rows, strides=(0,) * len(nest.extents)), index_walk]
+            self._step(
+                opcode,
+                StepKind.GATHER,
+                nest.extents,
+                None,
+                [table, index],
+                walks,
+                into,
+                into_walk,
+                masks=masks,
+            )
+
+    def scatter_elements(self, opcode: str, source: View, index: View, table: View) -> None:
+        """table[index[i]] = source[i], or combined with it, for i in row-major order.
+
+        `opcode` is one of the card's scatter operations, of the table's domain; the table is a 1-D
+        dense view, source and index broadcast to one size. An index outside is a fault.
+        """
+        size = broadcast_size([source, index])
+        if prod(size) == 0:
+            return
+        views = [source.broadcast(size), index.broadcast(size)]
+        nest = ordered_nest(size, views)
+        if nest is None:
+            # Those that can't be walked in one nest by themselves, then all of them.
+            views = [v if ordered_nest(size, [v]) else self._linear_copy(v) for v in views]
+            nest = ordered_nest(size, views)
+        if nest is None:
+            views = [self._linear_copy(view) for view in views]
+            nest = ordered_nest(size, views)
+        assert nest is not None
+        rows, masks = table_walk(table)
+        self._step(
+            opcode,
+            StepKind.SCATTER,
+            nest.extents,
+            None,
+            views,
+            element_walks(nest),
+            table,
+            replace(rows, strides=(0,) * len(nest.extents)),
+            masks=masks,
+        )
+
+    def argsort(self, source: View, into: View, dim: int, descending: bool = False) -> None:
+        """The positions of the elements along a dimension in their stable order, as int32."""
+        opcode = "argsort_int" if source.format.domain == "I" else "argsort"
+        opcode += "_descending" if descending else ""
+        self._along_rows(opcode, StepKind.ARGSORT, source, into, dim)
+
+    def scan(self, opcode: str, source: View, into: View, dim: int) -> None:
+        """Running results along a dimension, by one of the card's scan operations."""
+        if not self._scan_sticks(opcode, source, into, dim):
+            self._along_rows(opcode, StepKind.SCAN, source, into, dim)
+
     def finish(self) -> tuple[bytes, tuple[Bind, ...]]:
         """The program and what its symbols are bound to."""
         symbols = tuple(Symbol(d.kind, d.format, d.nbytes, d.is_written) for d in self._drafts)
         program = Program(symbols, tuple(self._steps), tuple(self._constants))
         return encode(program), tuple(self._symbols)
+
+    # ---- Element by element --------------------------------------------------------------------
+
+    def _pieces(self, into: View, source: View) -> Iterator[ir.Nest]:
+        """Nests that write each element of `into` once, so that cores can share them.
+
+        The pieces write different elements, but of the same sticks: in order, by barriers.
+        """
+        accesses = [element_access(into), element_access(source.broadcast(into.size))]
+        lanes = STICK_BYTES // into.format.nbytes
+        for nest in ir.in_sticks(ir.pieces(into.size, accesses), lanes, STEP_RANK):
+            yield from in_groups(nest, lanes)
+
+    def _linear_temp(self, size: Sizes, dtype: torch.dtype, last: int | None = None) -> View:
+        """A dense temporary without tiles; dimension `last` varies fastest, or the last one."""
+        flat = self.temp((prod(size),), dtype)
+        stride = contiguous_strides(size, order_with_stick(len(size), last))
+        return replace(flat, size=size, stride=stride)
+
+    def _linear_copy(self, view: View, last: int | None = None) -> View:
+        copied = self._linear_temp(view.size, view.dtype, last)
+        self.copy(view, copied)
+        return copied
+
+    def _along_rows(self, opcode: str, kind: StepKind, source: View, into: View, dim: int) -> None:
+        """A step that takes whole rows along `dim`, through linear temporaries where it must."""
+        if prod(into.size) == 0:
+            return
+        if not into.size:
+            source, into, dim = source.broadcast((1,)), into.broadcast((1,)), 0
+        nest, target = row_nest(dim, into, source), into
+        if nest is None:
+            if row_nest(dim, source) is None:
+                source = self._linear_copy(source, dim)
+            if row_nest(dim, into) is None:
+                target = self._linear_temp(into.size, into.dtype, dim)
+            nest = row_nest(dim, target, source)
+        if nest is None:
+            source = self._linear_copy(source, dim)
+            target = self._linear_temp(into.size, into.dtype, dim)
+            nest = row_nest(dim, target, source)
+        assert nest is not None
+        lanes = STICK_BYTES // target.format.nbytes
+        may_join = False
+        for part in in_groups(nest, lanes, has_rows=True):
+            into_walk, source_walk = element_walks(part)
+            self._step(
+                opcode,
+                kind,
+                part.extents,
+                None,
+                [source],
+                [source_walk],
+                target,
+                into_walk,
+                may_join,
+                row_dim=len(part.extents) - 1,
+            )
+            may_join = True  # the groups of one nest share no stick
+        if target is not into:
+            self.copy(target, into)
+
+    def _scan_sticks(self, opcode: str, source: View, into: View, dim: int) -> bool:
+        """A scan whose lanes stand for themselves, if the operands' sticks allow it.
+
+        A sparse column that moves along `dim` alone keeps that loop apart from the others.
+        """
+        size = into.size
+        if len(size) < 2 or size[dim] < 2 or 0 in size:
+            return False
+        device_size, stride_map = layout((size[dim],), (1,), into.dtype, (0, -1))
+        column = ir.Access(
+            ir.Storage(device_size, stride_map, size[dim]),
+            0,
+            tuple(int(i == dim) for i in range(len(size))),
+        )
+        aligned = ir.align(size, [source.access(), column, into.access()], outputs=(2,))
+        if not isinstance(aligned, ir.Aligned):
+            return False
+        source_walk, column_walk, into_walk = aligned.operands
+        along = [i for i, step in enumerate(column_walk.strides) if step]
+        if len(along) != 1 or source_walk.lanes != "vector" or along[0] == aligned.stick_dim:
+            return False
+        self._step(
+            opcode,
+            StepKind.SCAN,
+            aligned.extents,
+            aligned.stick_dim,
+            [source],
+            [from_aligned(source_walk)],
+            into,
+            from_aligned(into_walk),
+            row_dim=along[0],
+        )
+        return True
 
     # ---- Alignment -----------------------------------------------------------------------------
 
@@ -177,9 +321,9 @@ class Emitter:
                 views[aligned.access], into, is_last_resort=attempts[position] == 1
             )
             attempts[position] += 1
-        walks: list[_Walk | None] = [None] * len(inputs)
+        walks: list[Walk | None] = [None] * len(inputs)
         for position, walk in zip(positions, aligned.operands, strict=False):
-            walks[position] = _from_aligned(walk)
+            walks[position] = from_aligned(walk)
         self._step(
             opcode,
             StepKind.POINTWISE,
@@ -188,7 +332,7 @@ class Emitter:
             inputs,
             walks,
             into,
-            _from_aligned(aligned.operands[-1]),
+            from_aligned(aligned.operands[-1]),
         )
 
     def _realigned(self, view: View, into: View, is_last_resort: bool) -> View:
@@ -219,21 +363,20 @@ class Emitter:
         extents: Sizes,
         stick_dim: int | None,
         inputs: Sequence[Input],
-        walks: Sequence[_Walk | None],
+        walks: Sequence[Walk | None],
         into: View,
-        into_walk: _Walk,
+        into_walk: Walk,
         may_join: bool = False,
+        *,
+        masks: tuple[Mask, ...] = (),
+        row_dim: int | None = None,
     ) -> None:
+        """`row_dim` is the dimension along which an argsort or scan goes."""
         extents = extents or (1,)
         pairs = [(v, w) for v, w in zip(inputs, walks, strict=True) if isinstance(v, View) and w]
         views = [*pairs, (into, into_walk)]
-        if kind is StepKind.RESTICKIFY:
-            splittable = _splittable(extents, views)
-            sticks = prod(extents) * into.format.nbytes // STICK_BYTES
-        else:
-            splittable = None
-            sticks = prod(extents) * max(w.tiles for _, w in views)
-        spans = tuple(_span(view, walk) for view, walk in views)
+        splittable, sticks = sharing(kind, extents, views, row_dim)
+        spans = tuple(span_of(view, walk) for view, walk in views)
         for slices in divide(extents, spans, sticks, splittable):
             has_tail = any(w.tail_tiles for _, w in views)
             operands = [
@@ -254,12 +397,14 @@ class Emitter:
                     stick_dim=NO_STICK_DIM if stick_dim is None else stick_dim,
                     tail_cores=slices.reaching(stick_dim, extents) if has_tail else 0,
                     flags=flags,
+                    reduced=0 if row_dim is None else 1 << row_dim,
+                    masks=masks,
                 )
             )
             may_join = True  # parts of one step
 
     def _operand(
-        self, value: Input, walk: _Walk | None, slices: Slices, stick_dim: int | None
+        self, value: Input, walk: Walk | None, slices: Slices, stick_dim: int | None
     ) -> Operand:
         if isinstance(value, Word):
             return self._word(value)
@@ -327,37 +472,3 @@ class Emitter:
     def _memory(self, source: Bind) -> Bind:
         """What stands for the memory behind a source: one for all that share a storage."""
         return Bind("arg", -1) if source in self.shared else source
-
-
-def _from_aligned(walk: ir.Walk) -> _Walk:
-    return _Walk(
-        walk.offset,
-        walk.strides,
-        _LANES[walk.lanes],
-        walk.tiles,
-        walk.tile_stride,
-        walk.tail_tiles,
-    )
-
-
-def _splittable(extents: Sizes, views: Sequence[tuple[View, _Walk]]) -> tuple[bool, ...]:
-    """The dimensions along which cores may divide an element-wise copy.
-
-    Two cores must not write the same stick. They may read the same one, but then it is read
-    twice, so dimensions that go from stick to stick on both sides come first.
-    """
-
-    def by_sticks(view: View, walk: _Walk) -> tuple[bool, ...]:
-        steps = walk.strides or (0,)
-        return tuple(step * view.format.nbytes % STICK_BYTES == 0 for step in steps)
-
-    *reads, write = (by_sticks(view, walk) for view, walk in views)
-    both = tuple(all(dim) for dim in zip(write, *reads, strict=True))
-    return both if any(n > 1 for n, is_ok in zip(extents, both, strict=True) if is_ok) else write
-
-
-def _span(view: View, walk: _Walk) -> ir.Span:
-    """How far a step reaches into a view: per dimension, and within one iteration."""
-    nbytes = view.format.nbytes
-    strides = tuple(step * nbytes for step in walk.strides or (0,))
-    return ir.Span(strides, (walk.tiles - 1) * walk.tile_stride * nbytes + STICK_BYTES)

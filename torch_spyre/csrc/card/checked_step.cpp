@@ -252,6 +252,12 @@ void CheckedStep::write_lanes(int operand, uint64_t offset, int tiles, const Lan
   }
 }
 
+void CheckedStep::write_element(int operand, uint64_t offset, uint8_t state) {
+  touch_write(operand, offset);
+  std::memset(shadow_of(operand).states(offset), std::max<uint8_t>(state, kUndefined),
+              element_bytes(format_of(*bound_.operand[operand].record)));
+}
+
 void CheckedStep::write_valid(int operand, uint64_t offset, int tiles) {
   for (int tile = 0; tile < tiles; ++tile) {
     const uint64_t stick = offset + tile * bound_.operand[operand].record->tile_stride;
@@ -295,6 +301,11 @@ void CheckedStep::before() {
       return matmul();
     case StepKind::Gather:
       return gather();
+    case StepKind::Scatter:
+      return scatter();
+    case StepKind::Argsort:
+    case StepKind::Scan:
+      return scan();
     case StepKind::Ring:
       return;
   }
@@ -365,7 +376,7 @@ void CheckedStep::load_values(int operand, uint64_t offset, int tiles,
   }
 }
 
-// ---- Restickify and gather ---------------------------------------------------------------------
+// ---- Restickify -------------------------------------------------------------------------------
 
 void CheckedStep::restickify() {
   const OperandRecord& from = *bound_.operand[0].record;
@@ -389,27 +400,6 @@ void CheckedStep::restickify() {
                     reinterpret_cast<std::byte*>(target));
 }
 
-void CheckedStep::gather() {
-  constexpr int kTable = 0, kIndex = 1;
-  const auto mask = std::find_if(bound_.mask.begin(), bound_.mask.begin() + record_.masks,
-                                 [](const CoreMask& it) { return it.dim == kNoStickDim; });
-  const int64_t rows = mask == bound_.mask.begin() + record_.masks ? 0 : mask->count;
-  StepWalk walk(bound_, ~0U, start_);
-  do {
-    const uint64_t index_at = walk.offset(kIndex);
-    touch_read(kIndex, index_at);
-    const uint8_t state = element_state(shadow_of(kIndex).states(index_at), sizeof(int32_t));
-    if (!is_defined(state)) fail_lane("is used as an index", kIndex, index_at, 0, state);
-    int32_t index = 0;
-    std::memcpy(&index, memory_of(kIndex) + index_at, sizeof(index));
-    if (index < 0 || index >= rows) return;  // the step itself reports it
-    const uint64_t row = walk.offset(kTable) + index * bound_.operand[kTable].record->tile_stride;
-    Lane lanes;
-    read_lanes(kTable, row, 1, lanes);
-    write_lanes(output_, walk.offset(output_), present_tiles(output_, walk), lanes);
-  } while (walk.next());
-}
-
 // ---- Values ------------------------------------------------------------------------------------
 
 void CheckedStep::after() {
@@ -426,6 +416,13 @@ void CheckedStep::after() {
       std::memset(state, is_finite(value) ? kValid : kNonFinite, bytes);
     });
   };
+  if (is_kind(record_, StepKind::Scatter)) {
+    const bool is_element = lanes_of(output) == Lanes::Element;
+    for_each_indexed([&](const StepWalk&, uint64_t row) {
+      check(row, is_element ? 1 : lanes_per_tile(output_));
+    });
+    return;
+  }
   if (lanes_of(output) == Lanes::Element) {
     const auto rank = static_cast<size_t>(record_.rank);
     for_each_run(
@@ -433,7 +430,8 @@ void CheckedStep::after() {
         [&](int64_t offset, int64_t run) { check(start_[output_] + offset, run / bytes); });
     return;
   }
-  StepWalk walk(bound_, ~static_cast<uint32_t>(record_.reduced), start_);
+  const bool is_scan = is_kind(record_, StepKind::Scan);
+  StepWalk walk(bound_, is_scan ? ~0U : ~static_cast<uint32_t>(record_.reduced), start_);
   do {
     const bool is_vector = lanes_of(output) == Lanes::Vector;
     const int tiles = is_vector ? present_tiles(output_, walk) : 1;

@@ -2,11 +2,12 @@
 // instead of numbers. The rules, per kind of step:
 //
 //   Pointwise, Gather  a result lane is as bad as the worst lane it is computed from (`where`: of
-//                      those it selects); an index must be valid
+//   Scatter            those it selects); an index must be valid
 //                      memory that nobody wrote may be copied, but not computed with
 //   Restickify         states move with their elements
-//   Reduction, Matmul  what is accumulated must be valid. Only lanes that stand for themselves may
-//                      be bad throughout: padding columns. Lane 0 of a stick never is padding
+//   Reduction, Matmul  what is accumulated, sorted or scanned must be valid. Only lanes that stand
+//   for themselves may Argsort, Scan      be bad throughout: padding columns. Lane 0 of a stick
+//   never is padding
 #pragma once
 
 #include <array>
@@ -17,6 +18,7 @@
 #include "checker.h"
 #include "shadow.h"
 #include "step.h"
+#include "table_index.h"
 #include "walk.h"
 
 namespace spyre {
@@ -97,6 +99,8 @@ class CheckedStep {
   void pointwise();
   void restickify();
   void gather();
+  void scatter();
+  void scan();
   void reduction();
   void matmul();
 
@@ -116,6 +120,7 @@ class CheckedStep {
   bool read_if_valid(int operand, uint64_t offset, int tiles);
   void read_lanes(int operand, uint64_t offset, int tiles, Lane& lanes);
   void write_lanes(int operand, uint64_t offset, int tiles, const Lane& lanes);
+  void write_element(int operand, uint64_t offset, uint8_t state);
   void write_valid(int operand, uint64_t offset, int tiles);
   void write_first(int operand, uint64_t offset, uint8_t state);
   uint8_t word_state(int operand) const;
@@ -129,6 +134,12 @@ class CheckedStep {
   void accumulate(const StepWalk& outer, Accumulation& sums);
   uint8_t check_rows();
   void accumulate_column(const StepWalk& outer, Accumulation& sums);
+
+  // Tables and rows (checked_rows.cpp). Calls `visit(walk, row)` for each iteration, with the place
+  // in the table that its index names, up to the first index outside: the step itself reports it.
+  template <typename Visit>
+  void for_each_indexed(Visit visit);
+  void check_index(uint64_t offset);
 
   // Reports (checked_report.cpp).
   const StepName* name_of(uint32_t step) const;
@@ -153,5 +164,16 @@ class CheckedStep {
   std::array<uint64_t, kMaxOperands> start_{};    // where the first iteration is
   std::array<uint32_t, kMaxOperands> writers_{};  // LX without names: who wrote what was read
 };
+
+template <typename Visit>
+void CheckedStep::for_each_indexed(Visit visit) {
+  const int table = table_of(record_);
+  StepWalk walk(bound_, ~0U, start_);
+  do {
+    const int32_t index = index_at(memory_of(kIndex) + walk.offset(kIndex));
+    if (index < 0 || index >= table_rows(bound_)) return;
+    visit(walk, walk.offset(table) + index * bound_.operand[table].record->tile_stride);
+  } while (walk.next());
+}
 
 }  // namespace spyre

@@ -49,10 +49,10 @@ class Description {
  private:
   // Inputs in the same tensor share the sticks that they meet in.
   int64_t bytes_read() const {
-    if (is_kind(step_, StepKind::Gather)) {
+    if (table_of(step_) >= 0) {
       int64_t bytes = 0;
-      for (size_t i = 0; i < step_.inputs; ++i) {
-        if (is_device(operands_[i])) bytes += bytes_of(i, cores_);
+      for (size_t i = 0; i < operands_.size(); ++i) {
+        if (is_device(operands_[i]) && is_read(i)) bytes += bytes_of(i, cores_);
       }
       return bytes;
     }
@@ -73,16 +73,25 @@ class Description {
   }
 
   int64_t bytes_of(size_t operand, std::span<const int> cores) const {
-    if (is_kind(step_, StepKind::Gather) && operand == 0) return gathered_bytes(cores);
     const OperandRecord* const one[] = {&operands_[operand]};
-    return kStickBytes * distinct_sticks(program_, step_, one, lanes_, cores, loops_);
+    int64_t sticks = distinct_sticks(program_, step_, one, lanes_, cores, loops_);
+    if (static_cast<int>(operand) == table_of(step_)) {
+      sticks = std::min(sticks, all_iterations(cores));
+    }
+    return kStickBytes * sticks;
   }
 
-  // Which rows a Gather meets is not known here: every iteration counts as a read.
-  int64_t gathered_bytes(std::span<const int> cores) const {
-    int64_t bytes = 0;
-    for (const int core : cores) bytes += iterations(core) * kStickBytes;
-    return bytes;
+  // Which rows of a table the index names is not known here: every iteration counts as another
+  // stick, as long as the table has so many.
+  int64_t all_iterations(std::span<const int> cores) const {
+    int64_t sum = 0;
+    for (const int core : cores) sum += iterations(core);
+    return sum;
+  }
+
+  // A table that is accumulated into is read, too.
+  bool is_read(size_t operand) const {
+    return operand < step_.inputs || accumulates_into_table(step_);
   }
 
   int64_t iterations(int core) const {
@@ -94,12 +103,32 @@ class Description {
     int64_t read = 0, written = 0;
     for (size_t i = 0; i < operands_.size(); ++i) {
       if (!is_in_memory(operands_[i]) || is_device(operands_[i])) continue;
-      (i < step_.inputs ? read : written) += bytes_of(i, alone);
+      const int64_t bytes = bytes_of(i, alone);
+      if (i >= step_.inputs) written += bytes;
+      if (is_read(i)) read += bytes;
     }
     cost.lx_read = std::max(cost.lx_read, read);
     cost.lx_written = std::max(cost.lx_written, written);
-    if (is_kind(step_, StepKind::Pointwise) || is_kind(step_, StepKind::Reduction)) {
-      cost.sfp_elements = std::max(cost.sfp_elements, iterations(core) * lanes_);
+    cost.sfp_elements = std::max(cost.sfp_elements, iterations(core) * lanes_ * sfp_passes(core));
+  }
+
+  // How often each element goes through the vector unit. An Argsort merges rows of twice the length
+  // in each pass (ours: nobody has measured one).
+  int64_t sfp_passes(int core) const {
+    switch (static_cast<StepKind>(step_.kind)) {
+      case StepKind::Pointwise:
+      case StepKind::Reduction:
+      case StepKind::Scan:
+        return 1;
+      case StepKind::Scatter:
+        return accumulates_into_table(step_) ? 1 : 0;
+      case StepKind::Argsort: {
+        const int dim = std::countr_zero(step_.reduced);
+        const int64_t length = extent_at(program_, step_, core_slot(step_.cores, core), dim);
+        return std::bit_width(static_cast<uint64_t>(std::max<int64_t>(length, 1) - 1));
+      }
+      default:
+        return 0;
     }
   }
 

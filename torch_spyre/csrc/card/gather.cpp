@@ -1,14 +1,15 @@
 // Gather steps: rows of a table, chosen by an index tensor.
 //
 // Indices are read and checked a block at a time; then, for every stick of a row, the block's rows
-// are copied. Sticks that follow each other in a row go in one move.
+// are copied. Sticks that follow each other in a row go in one move. Where a row is one element,
+// the elements of a block are collected, converted if they must be, and written together.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
-#include <string>
 
 #include "step.h"
+#include "table_index.h"
 #include "walk.h"
 
 namespace spyre {
@@ -17,6 +18,7 @@ namespace {
 using kernels::Word;
 
 constexpr int64_t kBlockRows = 256;
+static_assert(kBlockRows >= kStickBytes);  // the lanes of a row take the place of a block
 
 struct Dimension {
   int dim = 0;  // of the step
@@ -46,6 +48,7 @@ class GatherRun {
         to_(*step.output().record),
         load_(kernels::table().load[table_.format]),
         store_(kernels::table().store[to_.format]),
+        is_element_(lanes_of(table_) == Lanes::Element),
         present_(is_tail && to_.tail_tiles != 0 ? to_.tail_tiles : step.output().tiles) {
     const OperandRecord& index = *step.operand[1].record;
     for (int dim = 0; dim < step.record->rank; ++dim) {
@@ -54,7 +57,7 @@ class GatherRun {
                                 to_.stride[dim]};
       (dimension.index != 0 ? rows_ : columns_).insert(dimension);
     }
-    if (is_move() && columns_.rank > 0) {
+    if (is_move() && !is_element_ && columns_.rank > 0) {
       const Dimension& inner = columns_.at[columns_.rank - 1];
       if (inner.table == kStickBytes && inner.to == kStickBytes) {
         run_sticks_ = inner.extent;
@@ -103,23 +106,15 @@ class GatherRun {
 
   // The checked index.
   int64_t row_at(const std::byte* place) const {
-    int32_t index = 0;
-    std::memcpy(&index, place, sizeof(index));
+    const int32_t index = index_at(place);
     if (index < 0 || index >= step_.mask[0].count) fail(index);
     return index;
   }
 
   [[noreturn]] void fail(int32_t index) const {
-    std::array<int64_t, kStepRank> at = step_.start;
-    for (int i = 0; i < rows_.rank; ++i) at[rows_.at[i].dim] += point_[i];
-    std::string place;
-    for (int dim = 0; dim < step_.record->rank; ++dim) {
-      place += (dim == 0 ? "" : ", ") + std::to_string(at[dim]);
-    }
-    throw CardFault(CardFault::Kind::IndexError,
-                    "index " + std::to_string(index) + " is out of range for a table of " +
-                        std::to_string(std::max<int64_t>(0, step_.mask[0].count)) + " rows (core " +
-                        std::to_string(step_.core) + ", iteration " + place + ")");
+    std::array<int64_t, kStepRank> at{};
+    for (int i = 0; i < rows_.rank; ++i) at[rows_.at[i].dim] = point_[i];
+    fail_index(step_, index, at);
   }
 
   // Dimensions along which the index stands still: sticks of the same rows.
@@ -128,6 +123,10 @@ class GatherRun {
       for (int64_t i = 0; i < columns_.at[depth].extent; ++i) {
         run_columns(depth + 1, place.step(columns_.at[depth], i), inner, count);
       }
+      return;
+    }
+    if (is_element_) {
+      gather_elements(place, inner, count);
       return;
     }
     if (is_move()) {
@@ -146,17 +145,46 @@ class GatherRun {
     }
   }
 
+  void gather_elements(const Place& place, const Dimension& inner, int64_t count) {
+    switch (element_bytes(format_of(table_))) {
+      case 1:
+        collect<uint8_t>(place.table, count);
+        break;
+      case 2:
+        collect<uint16_t>(place.table, count);
+        break;
+      default:
+        collect<uint32_t>(place.table, count);
+    }
+    if (!is_move()) {
+      load_(bytes_.data(), words_.data(), count);
+      store_(words_.data(), bytes_.data(), count);
+    }
+    const int to_bytes = element_bytes(format_of(to_));
+    kernels::table().move_tile(to_bytes, bytes_.data(), 0, to_bytes, place.to, 0, inner.to, 1,
+                               count);
+  }
+
+  template <typename Element>
+  void collect(const std::byte* table, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      std::memcpy(bytes_.data() + i * sizeof(Element), table + row_[i], sizeof(Element));
+    }
+  }
+
   const CoreStep& step_;
   const OperandRecord& table_;
   const OperandRecord& to_;
   const kernels::Load load_;
   const kernels::Store store_;
+  const bool is_element_;   // a row is one element
   const int present_;       // sticks of the result that are there
   int64_t run_sticks_ = 1;  // of a row, in one move
   Dimensions rows_, columns_;
   std::array<int64_t, kStepRank> point_{};  // where in `rows_`
   std::array<int64_t, kBlockRows> row_;     // where the rows of the block lie in the table
-  alignas(64) std::array<Word, kStickBytes> words_;
+  alignas(64) std::array<Word, kBlockRows> words_;
+  alignas(64) std::array<std::byte, kBlockRows * sizeof(Word)> bytes_;
 };
 
 }  // namespace

@@ -12,18 +12,15 @@ constexpr OpcodeInfo describe(std::string_view name, std::string_view signature,
 
 constexpr std::array<OpcodeInfo, kOpcodes> kInfos = [] {
   std::array<OpcodeInfo, kOpcodes> infos{};
-#define SPYRE_OPCODE(value, name, signature) \
-  infos[value] = describe(#name, signature, OpcodeGroup::Pointwise);
-  SPYRE_POINTWISE_OPCODES(SPYRE_OPCODE)
+#define SPYRE_LIST(group, list)                        \
+  {                                                    \
+    constexpr OpcodeGroup kGroup = OpcodeGroup::group; \
+    list(SPYRE_OPCODE)                                 \
+  }
+#define SPYRE_OPCODE(value, name, signature) infos[value] = describe(#name, signature, kGroup);
+  SPYRE_OPCODE_LISTS(SPYRE_LIST)
 #undef SPYRE_OPCODE
-#define SPYRE_OPCODE(value, name, signature) \
-  infos[value] = describe(#name, signature, OpcodeGroup::Reduction);
-  SPYRE_REDUCTION_OPCODES(SPYRE_OPCODE)
-#undef SPYRE_OPCODE
-#define SPYRE_OPCODE(value, name, signature) \
-  infos[value] = describe(#name, signature, OpcodeGroup::Other);
-  SPYRE_OTHER_OPCODES(SPYRE_OPCODE)
-#undef SPYRE_OPCODE
+#undef SPYRE_LIST
   return infos;
 }();
 

@@ -66,21 +66,49 @@ namespace spyre {
   X(200, sum, "F:F") X(201, mean, "FF:F") X(202, amax, "F:F") X(203, amin, "F:F")              \
   X(204, prod, "F:F") X(205, sum_squares, "F:F") X(208, sum_int, "I:I") X(209, amax_int, "I:I") X(210, amin_int, "I:I")   \
   X(211, prod_int, "I:I")
-// Matmul and Gather steps.
-#define SPYRE_OTHER_OPCODES(X)                                                                 \
-  X(220, batchmatmul, "FF:F") X(224, gather, "FI:F") X(225, gather_int, "II:I")
+// Matmul steps.
+#define SPYRE_MATMUL_OPCODES(X) X(220, batchmatmul, "FF:F")
+// Gather steps: table, index.
+#define SPYRE_GATHER_OPCODES(X) X(224, gather, "FI:F") X(225, gather_int, "II:I")
+// Scatter steps: source, index; the result is the table.
+#define SPYRE_SCATTER_OPCODES(X)                                                               \
+  X(226, scatter, "FI:F") X(227, scatter_add, "FI:F") X(228, scatter_prod, "FI:F")             \
+  X(229, scatter_amax, "FI:F") X(230, scatter_amin, "FI:F") X(231, scatter_int, "II:I")        \
+  X(232, scatter_add_int, "II:I") X(233, scatter_prod_int, "II:I")                             \
+  X(234, scatter_amax_int, "II:I") X(235, scatter_amin_int, "II:I")
+// Argsort steps.
+#define SPYRE_ARGSORT_OPCODES(X)                                                               \
+  X(236, argsort, "F:I") X(237, argsort_descending, "F:I") X(238, argsort_int, "I:I")          \
+  X(239, argsort_int_descending, "I:I")
+// Scan steps; the _index forms give positions.
+#define SPYRE_SCAN_OPCODES(X)                                                                  \
+  X(240, cumsum, "F:F") X(241, cumprod, "F:F") X(242, cummax_index, "F:I")                     \
+  X(243, cummin_index, "F:I") X(244, logcumsumexp, "F:F") X(245, cumsum_int, "I:I")            \
+  X(246, cumprod_int, "I:I") X(247, cummax_index_int, "I:I") X(248, cummin_index_int, "I:I")
+// One list per kind of step, but for Restickify, which takes the two identities.
+#define SPYRE_OPCODE_LISTS(X)                                                                  \
+  X(Pointwise, SPYRE_POINTWISE_OPCODES) X(Reduction, SPYRE_REDUCTION_OPCODES)                  \
+  X(Matmul, SPYRE_MATMUL_OPCODES) X(Gather, SPYRE_GATHER_OPCODES)                              \
+  X(Scatter, SPYRE_SCATTER_OPCODES) X(Argsort, SPYRE_ARGSORT_OPCODES)                          \
+  X(Scan, SPYRE_SCAN_OPCODES)
 // clang-format on
 
 enum class Opcode : uint16_t {
 #define SPYRE_OPCODE(value, name, signature) name = value,
-  SPYRE_POINTWISE_OPCODES(SPYRE_OPCODE) SPYRE_REDUCTION_OPCODES(SPYRE_OPCODE)
-      SPYRE_OTHER_OPCODES(SPYRE_OPCODE)
+#define SPYRE_LIST(group, list) list(SPYRE_OPCODE)
+  SPYRE_OPCODE_LISTS(SPYRE_LIST)
+#undef SPYRE_LIST
 #undef SPYRE_OPCODE
 };
 inline constexpr int kOpcodes = 256;
 inline constexpr int kMaxInputs = 4;
 
-enum class OpcodeGroup : uint8_t { None, Pointwise, Reduction, Other };
+enum class OpcodeGroup : uint8_t {
+  None,
+#define SPYRE_LIST(group, list) group,
+  SPYRE_OPCODE_LISTS(SPYRE_LIST)
+#undef SPYRE_LIST
+};
 
 struct OpcodeInfo {
   std::string_view name;       // empty: no such opcode
@@ -91,5 +119,11 @@ struct OpcodeInfo {
 // The row for a value; a row with an empty name for a value that is no opcode.
 const OpcodeInfo& opcode_info(uint16_t value);
 inline OpcodeGroup opcode_group(uint16_t value) { return opcode_info(value).group; }
+
+// Does a Scan with this operation give positions instead of values?
+constexpr bool gives_positions(Opcode opcode) {
+  return opcode == Opcode::cummax_index || opcode == Opcode::cummin_index ||
+         opcode == Opcode::cummax_index_int || opcode == Opcode::cummin_index_int;
+}
 
 }  // namespace spyre

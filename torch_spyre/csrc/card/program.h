@@ -81,7 +81,8 @@ enum class Lanes : uint8_t {
   First = 1,    // lane 0 of a stick, repeated over all lanes (sparse and one-element tensors). As
                 // the result of a Reduction: the value in lane 0, zeros in the others
   Element = 2,  // one element per iteration, any aligned address: the operands of Restickify
-                // steps, the index of Gather steps
+                // steps, the index of Gather and Scatter steps, and what Gather, Scatter,
+                // Argsort and Scan steps take and give element by element
 };
 
 struct OperandRecord {
@@ -98,8 +99,8 @@ struct OperandRecord {
                                     // has fewer elements per stick than the step's widest (among
                                     // its Vector operands in memory); for Iota: the step from
                                     // lane to lane; for the second operand of a Matmul: from one
-                                    // row of k to the next; for the table of a Gather: from one
-                                    // row to the next
+                                    // row of k to the next; for the table of a Gather or a
+                                    // Scatter: from one row to the next
   int64_t loop_stride[kLoopDepth];  // bytes per iteration of the enclosing loops, outermost first
 };
 static_assert(sizeof(OperandRecord) == 120);
@@ -122,12 +123,29 @@ enum class StepKind : uint8_t {
   // still along them. All other dimensions are rows and batches: A and B may stand still there.
   // A and B have the same number of elements per stick, C as many or half as many (fp32).
   Matmul = 3,
-  // Row `index` of a table: inputs are the table (Vector; `tile_stride` from row to row) and the
-  // index (IEEE_INT32, Element). One mask with dim 0xFF holds the number of rows; an index
-  // outside is a fault.
+  // Row `index` of a table: inputs are the table (`tile_stride` from row to row) and the index
+  // (IEEE_INT32, Element). Table and result are Vectors, or both Element: then a row of the table
+  // is one element. One mask with dim 0xFF holds the number of rows; an index outside is a fault.
   Gather = 4,
   Ring = 5,  // a seam: rejected by this version's validation, by name
+  // The reverse of Gather: inputs are the source and the index, the result is the table, which is
+  // written, or combined with the source, at the rows that the index names. In iteration order, on
+  // one core, so that the last of several writes to one place stays. Accumulates in fp32 or int32
+  // and rounds at each write. NaN wins in amax and amin.
+  Scatter = 6,
+  // Element, one input. The positions (IEEE_INT32) of the elements along the one dimension in
+  // `reduced` in ascending or descending order; equal ones stay in theirs. NaN is the largest,
+  // zeros are equal.
+  Argsort = 7,
+  // One input. Every result is made of the elements so far along the one dimension in `reduced`, in
+  // fp32 or int32, and rounded once. Element, or Vectors that each lane of which stands for itself:
+  // then the dimension is not the stick dimension. The _index operations give the position
+  // (IEEE_INT32) of the largest or smallest element so far: of equal ones the last, of NaN the
+  // last.
+  Scan = 8,
 };
+
+inline constexpr int kStepKinds = 9;
 
 inline constexpr uint8_t kNoStickDim = 0xFF;
 
@@ -156,7 +174,8 @@ struct StepRecord {
   uint32_t tail_cores;    // cores whose slice of the stick dimension ends with a partial tile
   uint32_t first_mask;
   uint8_t masks;    // how many
-  uint8_t reduced;  // Reduction, Matmul: bit per dimension that is accumulated
+  uint8_t reduced;  // Reduction, Matmul: bit per dimension that is accumulated; Argsort, Scan: the
+                    // bit of the dimension along which they go
   uint16_t padding;
 };
 static_assert(sizeof(StepRecord) == 40);
@@ -166,7 +185,7 @@ static_assert(sizeof(StepRecord) == 40);
 // iteration index, which along `stick_dim` (Matmul: `lane_dim`) counts in elements: index times
 // lanes plus lane. It counts if it is below the valid length.
 struct MaskRecord {
-  uint8_t dim;        // a reduced dimension; 0xFF: the rows of a Gather's table
+  uint8_t dim;        // a reduced dimension; 0xFF: the rows of a Gather's or Scatter's table
   uint8_t is_symbol;  // `valid` is an Extent symbol, else an entry of the extent table
   uint16_t padding;
   uint32_t valid;

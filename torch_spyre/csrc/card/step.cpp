@@ -12,7 +12,8 @@ namespace spyre {
 const StepTable& fast_steps() {
   // Matmul steps run for all cores at once; validation lets no Ring step through.
   static constexpr StepTable kSteps{run_pointwise, run_restickify, run_reduction,
-                                    nullptr,       run_gather,     nullptr};
+                                    nullptr,       run_gather,     nullptr,
+                                    run_scatter,   run_argsort,    run_scan};
   return kSteps;
 }
 
@@ -99,6 +100,7 @@ CoreStep slice_step(const CoreStep& step, int dim, int64_t begin, int64_t end) {
 }
 
 int slice_dimension(const CoreStep& step) {
+  if (is_kind(*step.record, StepKind::Scatter)) return -1;  // where it writes, the index says
   const CoreOperand& output = step.output();
   const OperandRecord& record = *output.record;
   int widest = -1;

@@ -34,7 +34,7 @@ struct CoreOperand {
 };
 
 // Of the positions along a dimension, counted from the core's first one, those below `count` take
-// part. `dim` is kNoStickDim for the rows of a Gather's table.
+// part. `dim` is kNoStickDim for the rows of a Gather's or Scatter's table.
 struct CoreMask {
   uint8_t dim = kNoStickDim;
   int64_t count = 0;  // may be negative or beyond the extent
@@ -69,13 +69,16 @@ int slice_dimension(const CoreStep& step);
 // Runs a bound step that has iterations. One row per kind: the seam for
 // new kinds, and for a second table of checked steps.
 using RunStep = void (*)(const CoreStep& step);
-using StepTable = std::array<RunStep, 6>;
+using StepTable = std::array<RunStep, kStepKinds>;
 const StepTable& fast_steps();
 
 void run_pointwise(const CoreStep& step);
 void run_restickify(const CoreStep& step);
 void run_reduction(const CoreStep& step);
 void run_gather(const CoreStep& step);
+void run_scatter(const CoreStep& step);
+void run_argsort(const CoreStep& step);
+void run_scan(const CoreStep& step);
 
 // A Matmul runs for all its cores at once, so that they share what they unpack: `cores` are its
 // bound cores that have iterations. `pool` is null where threads are not worth waking.

@@ -13,25 +13,32 @@ namespace {
 
 constexpr int64_t kMaxIterations = int64_t{1} << 36;
 constexpr int64_t kMaxSymbolBytes = int64_t{1} << 40;
-constexpr std::array<const char*, 6> kStepKinds{"Pointwise", "Restickify", "Reduction",
-                                                "Matmul",    "Gather",     "Ring"};
-static_assert(static_cast<int>(StepKind::Ring) == 5);
+constexpr std::array<const char*, kStepKinds> kKindNames{"Pointwise", "Restickify", "Reduction",
+                                                         "Matmul",    "Gather",     "Ring",
+                                                         "Scatter",   "Argsort",    "Scan"};
+static_assert(static_cast<int>(StepKind::Scan) == kStepKinds - 1);
 
 // Which operations a kind of step executes.
 bool can_execute(StepKind kind, uint16_t opcode) {
+  const OpcodeGroup group = opcode_group(opcode);
   switch (kind) {
     case StepKind::Pointwise:
-      return opcode_group(opcode) == OpcodeGroup::Pointwise;
+      return group == OpcodeGroup::Pointwise;
     case StepKind::Restickify:
       return opcode == static_cast<uint16_t>(Opcode::identity) ||
              opcode == static_cast<uint16_t>(Opcode::identity_int);
     case StepKind::Reduction:
-      return opcode_group(opcode) == OpcodeGroup::Reduction;
+      return group == OpcodeGroup::Reduction;
     case StepKind::Matmul:
-      return opcode == static_cast<uint16_t>(Opcode::batchmatmul);
+      return group == OpcodeGroup::Matmul;
     case StepKind::Gather:
-      return opcode == static_cast<uint16_t>(Opcode::gather) ||
-             opcode == static_cast<uint16_t>(Opcode::gather_int);
+      return group == OpcodeGroup::Gather;
+    case StepKind::Scatter:
+      return group == OpcodeGroup::Scatter;
+    case StepKind::Argsort:
+      return group == OpcodeGroup::Argsort;
+    case StepKind::Scan:
+      return group == OpcodeGroup::Scan;
     case StepKind::Ring:
       break;
   }
@@ -118,7 +125,7 @@ class Validator {
   }
 
   void check_kind(size_t index, const StepRecord& step) {
-    if (step.kind >= kStepKinds.size()) {
+    if (step.kind >= kKindNames.size()) {
       reject("step", index, "unknown kind " + std::to_string(step.kind));
     }
     if (is_kind(step, StepKind::Ring)) {
@@ -130,7 +137,7 @@ class Validator {
     }
     if (!can_execute(static_cast<StepKind>(step.kind), step.opcode)) {
       reject("step", index,
-             std::string("the opcode of a ") + kStepKinds[step.kind] + " step can't be " +
+             std::string("the opcode of a ") + kKindNames[step.kind] + " step can't be " +
                  std::string(opcode.name));
     }
     if (step.inputs != opcode.inputs || step.outputs != 1) {

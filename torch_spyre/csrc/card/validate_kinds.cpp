@@ -1,6 +1,7 @@
 #include "validate_kinds.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <string>
 
@@ -32,6 +33,16 @@ class KindRules {
       case StepKind::Gather:
         check_gather();
         break;
+      case StepKind::Scatter:
+        check_scatter();
+        break;
+      case StepKind::Argsort:
+        check_along();
+        check_positions();
+        break;
+      case StepKind::Scan:
+        check_scan();
+        break;
       default:
         break;
     }
@@ -50,17 +61,24 @@ class KindRules {
   void check_fields() const {
     const bool accumulates =
         is_kind(step_, StepKind::Reduction) || is_kind(step_, StepKind::Matmul);
-    if (!accumulates && step_.reduced != 0) fail("only Reduction and Matmul steps accumulate");
+    const bool goes_along = is_kind(step_, StepKind::Argsort) || is_kind(step_, StepKind::Scan);
+    if (!accumulates && !goes_along && step_.reduced != 0) {
+      fail("only Reduction and Matmul steps accumulate");
+    }
     if (accumulates && step_.reduced == 0) fail("it accumulates no dimension");
+    if (goes_along && std::popcount(step_.reduced) != 1) {
+      fail("an Argsort or Scan goes along one dimension");
+    }
     if (step_.reduced >> step_.rank != 0) {
-      fail("it accumulates a dimension that is not among its " + std::to_string(step_.rank));
+      fail((accumulates ? "it accumulates a dimension that is not among its "
+                        : "it goes along a dimension that is not among its ") +
+           std::to_string(step_.rank));
     }
     if (!is_kind(step_, StepKind::Matmul) && step_.lane_dim != kNoStickDim) {
       fail("only a Matmul step has a lane dimension");
     }
-    const bool is_gather = is_kind(step_, StepKind::Gather);
-    if (!accumulates && !is_gather && step_.masks != 0) {
-      fail("only Reduction, Matmul and Gather steps have masks");
+    if (!accumulates && table_of(step_) < 0 && step_.masks != 0) {
+      fail("only Reduction, Matmul, Gather and Scatter steps have masks");
     }
     if (!is_kind(step_, StepKind::Pointwise) && (step_.flags & (kChained | kDiscarded)) != 0) {
       fail("only Pointwise steps are chained or discarded");
@@ -73,11 +91,11 @@ class KindRules {
       const bool is_output = i >= step_.inputs;
       const Lanes lanes = lanes_of(operand(i));
       const bool is_element = wants_element(i);
-      if (is_element != (lanes == Lanes::Element)) {
-        fail_operand(i, is_element ? "a Restickify step, and the index of a Gather, go element by "
-                                     "element"
-                                   : "only a Restickify step, and the index of a Gather, go "
-                                     "element by element");
+      if (is_element && lanes != Lanes::Element) {
+        fail_operand(i, "a Restickify or Argsort step, and an index, go element by element");
+      }
+      if (!is_element && lanes == Lanes::Element && !may_be_element()) {
+        fail_operand(i, "a step of this kind does not go element by element");
       }
       if (is_output && lanes == Lanes::First && !is_kind(step_, StepKind::Reduction)) {
         fail_operand(i, "results fill whole sticks, but for those of Reductions");
@@ -90,9 +108,10 @@ class KindRules {
   }
 
   bool wants_element(int position) const {
-    if (is_kind(step_, StepKind::Restickify)) return true;
-    return is_kind(step_, StepKind::Gather) && position == 1;
+    if (is_kind(step_, StepKind::Restickify) || is_kind(step_, StepKind::Argsort)) return true;
+    return table_of(step_) >= 0 && position == kIndex;
   }
+  bool may_be_element() const { return table_of(step_) >= 0 || is_kind(step_, StepKind::Scan); }
 
   void check_stands_still(int position, int dim, const char* why) const {
     if (is_walked(program_, step_, dim) && operand(position).stride[dim] != 0) {
@@ -153,25 +172,74 @@ class KindRules {
     check_result_stands_still();
   }
 
-  void check_gather() const {
-    if (step_.masks != 1) fail("a Gather has one mask, the rows of its table");
-    if (lanes_of(operand(0)) != Lanes::Vector) fail_operand(0, "the table of a Gather is a Vector");
-    if (format_of(operand(1)) != DataFormat::IEEE_INT32) {
-      fail_operand(1, "the index of a Gather is IEEE_INT32");
+  void check_gather() const { check_rows("a Gather", "result", step_.inputs); }
+
+  void check_scatter() const {
+    if (std::popcount(step_.cores) != 1) {
+      fail("a Scatter runs on one core, for its order decides the result");
     }
-    if (elems_per_stick(format_of(operand(0))) < elems_per_stick(format_of(operand(2)))) {
-      fail_operand(0,
-                   "the table of a Gather has at least as many elements per stick as its result");
+    check_rows("a Scatter", "source", 0);
+  }
+
+  // A table of which an index names rows, and what goes out of it or into it.
+  void check_rows(const std::string& kind, const std::string& role, int other) const {
+    const int table = table_of(step_);
+    if (step_.masks != 1) fail(kind + " has one mask, the rows of its table");
+    if (format_of(operand(kIndex)) != DataFormat::IEEE_INT32) {
+      fail_operand(kIndex, "the index of " + kind + " is IEEE_INT32");
+    }
+    if (lanes_of(operand(table)) == Lanes::First) {
+      fail_operand(table, "the table of " + kind + " is a Vector, or goes element by element");
+    }
+    if (lanes_of(operand(table)) != lanes_of(operand(other))) {
+      fail_operand(other, "the " + role + " of " + kind + " has the lanes of its table");
+    }
+    const bool is_vector = lanes_of(operand(table)) == Lanes::Vector;
+    if (is_vector &&
+        elems_per_stick(format_of(operand(table))) < elems_per_stick(format_of(operand(other)))) {
+      fail_operand(table, "the table of " + kind +
+                              " has at least as many elements per stick as its " + role);
     }
     check_row_stride();
   }
 
-  // The operand whose `tile_stride` leads from row to row: B of a Matmul, the table of a Gather.
+  // The one dimension of an Argsort or Scan. That the result moves along it bounds its length.
+  void check_along() const {
+    const int dim = std::countr_zero(step_.reduced);
+    if (is_walked(program_, step_, dim) && operand(step_.inputs).stride[dim] == 0) {
+      fail_operand(step_.inputs, "it stands still along dimension " + std::to_string(dim) +
+                                     ", along which the step goes");
+    }
+  }
+
+  void check_positions() const {
+    if (format_of(operand(step_.inputs)) != DataFormat::IEEE_INT32) {
+      fail_operand(step_.inputs, "positions are IEEE_INT32");
+    }
+  }
+
+  void check_scan() const {
+    check_along();
+    if (gives_positions(static_cast<Opcode>(step_.opcode))) check_positions();
+    if (step_.stick_dim != kNoStickDim && is_reduced(step_, step_.stick_dim)) {
+      fail("a Scan does not go along the stick dimension: its lanes stand for themselves");
+    }
+    const bool is_element = lanes_of(operand(1)) == Lanes::Element;
+    if (lanes_of(operand(0)) == Lanes::First ||
+        is_element != (lanes_of(operand(0)) == Lanes::Element)) {
+      fail_operand(0, "the operands of a Scan are both Vectors, or both go element by element");
+    }
+  }
+
+  // The operand whose `tile_stride` leads from row to row: B of a Matmul, or a table.
   void check_row_stride() const {
-    const int position = is_kind(step_, StepKind::Matmul) ? 1 : 0;
-    if (operand(position).tile_stride % kStickBytes != 0) {
-      fail_operand(position, "row stride " + std::to_string(operand(position).tile_stride) +
-                                 " is no multiple of " + std::to_string(kStickBytes));
+    const int position = is_kind(step_, StepKind::Matmul) ? 1 : table_of(step_);
+    const OperandRecord& rows = operand(position);
+    const int64_t unit =
+        lanes_of(rows) == Lanes::Element ? element_bytes(format_of(rows)) : kStickBytes;
+    if (rows.tile_stride % unit != 0) {
+      fail_operand(position, "row stride " + std::to_string(rows.tile_stride) +
+                                 " is no multiple of " + std::to_string(unit));
     }
   }
 
@@ -201,11 +269,11 @@ void check_mask(const Program& program, const StepRecord& step, size_t index) {
   const MaskRecord& mask = program.masks[index];
   if (mask.is_symbol > 1) reject("mask", index, "is_symbol must be 0 or 1");
   if (mask.padding != 0) reject("mask", index, "padding must be 0");
-  const bool is_rows = is_kind(step, StepKind::Gather);
+  const bool is_rows = table_of(step) >= 0;
   if (is_rows != (mask.dim == kNoStickDim)) {
     reject("mask", index,
-           is_rows ? "the mask of a Gather has no dimension"
-                   : "only the mask of a Gather has no dimension");
+           is_rows ? "the mask of a Gather or Scatter has no dimension"
+                   : "only the mask of a Gather or Scatter has no dimension");
   }
   if (!is_rows && (mask.dim >= step.rank || !is_reduced(step, mask.dim))) {
     reject("mask", index, "dimension " + std::to_string(mask.dim) + " is not accumulated");

@@ -83,11 +83,13 @@ Walk walk_at(const Program& program, const StepRecord& step, const OperandRecord
   const bool is_row_of_k = is_second && is_kind(step, StepKind::Matmul);
   if (is_row_of_k) box.units = lanes;
   for (const MaskRecord& mask : masks_of(program, step)) {
-    if (!is_input) break;
     const int64_t count = std::max(fewest, longest_count(program, mask, slot, point));
     if (mask.dim == kNoStickDim) {
-      if (position == 0) box.units = count;  // the rows of a Gather's table
-    } else if (!counts_lanes(step, mask.dim)) {
+      if (position == table_of(step)) box.units = count;
+      continue;
+    }
+    if (!is_input) break;
+    if (!counts_lanes(step, mask.dim)) {
       for (Box& part : walk.box) part.end[mask.dim] = std::min(part.end[mask.dim], count);
     } else {
       const int64_t iterations = (count + lanes - 1) / lanes;

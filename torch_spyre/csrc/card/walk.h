@@ -16,6 +16,18 @@ using Wide = __int128;  // offsets before they have been checked
 inline bool is_kind(const StepRecord& step, StepKind kind) {
   return step.kind == static_cast<uint8_t>(kind);
 }
+// The operand of which an index chooses rows, `tile_stride` apart; -1: the step has none.
+inline int table_of(const StepRecord& step) {
+  if (is_kind(step, StepKind::Gather)) return 0;
+  return is_kind(step, StepKind::Scatter) ? step.inputs : -1;
+}
+// A Scatter that combines what it writes with what the table holds.
+inline bool accumulates_into_table(const StepRecord& step) {
+  const auto opcode = static_cast<Opcode>(step.opcode);
+  return is_kind(step, StepKind::Scatter) && opcode != Opcode::scatter &&
+         opcode != Opcode::scatter_int;
+}
+inline constexpr int kIndex = 1;  // the operand that is the index, where there is a table
 inline bool is_reduced(const StepRecord& step, int dim) { return (step.reduced >> dim & 1) != 0; }
 
 inline bool is_in_memory(const OperandRecord& operand) {

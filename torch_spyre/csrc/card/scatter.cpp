@@ -1,0 +1,186 @@
+// Scatter steps: rows of a table, chosen by an index tensor, are written or accumulated into.
+//
+// One iteration after the other, in the order of the step's dimensions. Along the innermost one
+// indices and elements of the source are read a block at a time, the indices checked before the
+// first of the block is used.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "step.h"
+#include "table_index.h"
+#include "walk.h"
+
+namespace spyre {
+namespace {
+
+using kernels::Word;
+
+constexpr int64_t kBlockRows = 256;
+
+// The operation that combines what is in the table with an element of the source; null: none, the
+// source replaces it.
+kernels::Pointwise combination(Opcode opcode) {
+  const auto of = [](Opcode pointwise) {
+    return kernels::table().pointwise[static_cast<size_t>(pointwise)];
+  };
+  switch (opcode) {
+    case Opcode::scatter_add:
+      return of(Opcode::add);
+    case Opcode::scatter_prod:
+      return of(Opcode::mul);
+    case Opcode::scatter_amax:
+      return of(Opcode::maximum);
+    case Opcode::scatter_amin:
+      return of(Opcode::minimum);
+    case Opcode::scatter_add_int:
+      return of(Opcode::add_int);
+    case Opcode::scatter_prod_int:
+      return of(Opcode::mul_int);
+    case Opcode::scatter_amax_int:
+      return of(Opcode::maximum_int);
+    case Opcode::scatter_amin_int:
+      return of(Opcode::minimum_int);
+    default:
+      return nullptr;
+  }
+}
+
+class ScatterRun {
+ public:
+  explicit ScatterRun(const CoreStep& step)
+      : step_(step),
+        source_(*step.operand[0].record),
+        index_(*step.operand[kIndex].record),
+        to_(*step.output().record),
+        combine_(combination(static_cast<Opcode>(step.record->opcode))),
+        load_source_(kernels::table().load[source_.format]),
+        load_(kernels::table().load[to_.format]),
+        store_(kernels::table().store[to_.format]),
+        is_element_(lanes_of(to_) == Lanes::Element),
+        unit_(is_element_ ? element_bytes(format_of(to_)) : kStickBytes) {}
+
+  void run() {
+    run(0, {step_.operand[0].address, step_.operand[kIndex].address, step_.output().address});
+  }
+
+ private:
+  struct Place {
+    const std::byte* source;
+    const std::byte* index;
+    std::byte* to;
+  };
+
+  Place at(const Place& place, int dim, int64_t i) const {
+    return {place.source + source_.stride[dim] * i, place.index + index_.stride[dim] * i,
+            place.to + to_.stride[dim] * i};
+  }
+
+  void run(int dim, const Place& place) {
+    const int rank = step_.record->rank;
+    if (dim + 1 < rank) {
+      for (point_[dim] = 0; point_[dim] < step_.extent[dim]; ++point_[dim]) {
+        run(dim + 1, at(place, dim, point_[dim]));
+      }
+      return;
+    }
+    const int inner = std::max(0, rank - 1);
+    const int64_t extent = rank > 0 ? step_.extent[inner] : 1;
+    for (int64_t first = 0; first < extent; first += kBlockRows) {
+      const int64_t count = std::min(kBlockRows, extent - first);
+      const Place start = at(place, inner, first);
+      for (int64_t i = 0; i < count; ++i) {
+        const int32_t index = index_at(start.index + i * index_.stride[inner]);
+        if (index < 0 || index >= step_.mask[0].count) {
+          point_[inner] = first + i;
+          fail_index(step_, index, point_);
+        }
+        row_[i] = index * to_.tile_stride + i * to_.stride[inner];
+      }
+      if (is_element_) {
+        scatter_elements(start, source_.stride[inner], count);
+      } else {
+        scatter_sticks(start, inner, first, count);
+      }
+    }
+  }
+
+  void scatter_elements(const Place& place, int64_t stride, int64_t count) {
+    const int bytes = element_bytes(format_of(source_));
+    kernels::table().move_tile(bytes, place.source, 0, stride, bytes_.data(), 0, bytes, 1, count);
+    if (combine_ == nullptr && source_.format == to_.format) {
+      for (int64_t i = 0; i < count; ++i) put(place.to + row_[i], bytes_.data() + i * unit_);
+      return;
+    }
+    load_source_(bytes_.data(), words_.data(), count);
+    if (combine_ == nullptr) {
+      store_(words_.data(), bytes_.data(), count);
+      for (int64_t i = 0; i < count; ++i) put(place.to + row_[i], bytes_.data() + i * unit_);
+      return;
+    }
+    for (int64_t i = 0; i < count; ++i) combine(place.to + row_[i], words_.data() + i, 1);
+  }
+
+  void put(std::byte* to, const std::byte* element) const {
+    std::memcpy(to, element, static_cast<size_t>(unit_));
+  }
+
+  void scatter_sticks(const Place& place, int inner, int64_t first, int64_t count) {
+    const CoreOperand& source = step_.operand[0];
+    const int lanes = step_.lanes / source.tiles;
+    for (int64_t i = 0; i < count; ++i) {
+      const std::byte* from = place.source + i * source_.stride[inner];
+      if (combine_ == nullptr && source_.format == to_.format) {
+        std::memmove(place.to + row_[i], from, kStickBytes);
+        continue;
+      }
+      point_[inner] = first + i;
+      const int present = present_tiles();
+      for (int tile = 0; tile < present; ++tile) {
+        load_source_(from + tile * source_.tile_stride, words_.data() + tile * lanes, lanes);
+      }
+      std::fill(words_.begin() + present * lanes, words_.begin() + step_.lanes, Word{0});
+      if (combine_ == nullptr) {
+        store_(words_.data(), place.to + row_[i], step_.lanes);
+      } else {
+        combine(place.to + row_[i], words_.data(), step_.lanes);
+      }
+    }
+  }
+
+  // Sticks of the source that are there at this iteration.
+  int present_tiles() const {
+    const int dim = step_.record->stick_dim;
+    const bool is_tail = step_.is_tail && point_[dim] == step_.extent[dim] - 1;
+    return is_tail && source_.tail_tiles != 0 ? source_.tail_tiles : step_.operand[0].tiles;
+  }
+
+  void combine(std::byte* place, const Word* source, int64_t n) {
+    load_(place, table_words_.data(), n);
+    const std::array<const Word*, 2> in{table_words_.data(), source};
+    combine_(in.data(), table_words_.data(), n);
+    store_(table_words_.data(), place, n);
+  }
+
+  const CoreStep& step_;
+  const OperandRecord& source_;
+  const OperandRecord& index_;
+  const OperandRecord& to_;
+  const kernels::Pointwise combine_;
+  const kernels::Load load_source_;
+  const kernels::Load load_;
+  const kernels::Store store_;
+  const bool is_element_;  // a row is one element
+  const int unit_;         // bytes of the table that one iteration writes
+  std::array<int64_t, kStepRank> point_{};
+  std::array<int64_t, kBlockRows> row_;  // where the rows of the block lie in the table
+  alignas(64) std::array<Word, kBlockRows> words_;
+  alignas(64) std::array<Word, kStickBytes> table_words_;
+  alignas(64) std::array<std::byte, kBlockRows * sizeof(Word)> bytes_;
+};
+
+}  // namespace
+
+void run_scatter(const CoreStep& step) { ScatterRun(step).run(); }
+
+}  // namespace spyre
