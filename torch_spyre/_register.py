@@ -14,7 +14,10 @@ from torch.utils.backend_registration import (
 from torch_spyre import _C, _patches
 from torch_spyre import device as device_module
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.ops import registry, traced
+from torch_spyre.ops import data_sized, registry, traced
+
+
+_library: torch.library.Library  # kept: dropping it would unregister its kernels
 
 
 def register() -> None:
@@ -26,6 +29,8 @@ def register() -> None:
     )
     table = {name: registry.value_keys(name) for name in registry.overload_names()}
     _C.start(table, traced.NAMES)
+    global _library
+    _library = data_sized.register()
     _patches.apply()
     atexit.register(_finish)
 

@@ -90,6 +90,51 @@ std::vector<at::Tensor> listed_tensors(const c10::IValue& value) {
   return tensors;
 }
 
+// Indices may be on the CPU, as elsewhere in PyTorch, and a mask stands for the indices of what is
+// true in it. Filling where one mask is true needs no indices.
+void resolve_indices(Call& call, c10::DeviceIndex device) {
+  const bool puts = call.name.find("index_put") != std::string::npos;
+  if (!puts && call.name.find("::index.") == std::string::npos) {
+    return;
+  }
+  c10::IValue& value = call.values[1];
+  const auto given = listed_tensors(value);
+  const bool is_fill =
+      puts && call.values[2].toTensor().numel() == 1 && !call.values[3].toBool() &&
+      std::count_if(given.begin(), given.end(), [](const auto& t) { return t.defined(); }) == 1;
+  std::vector<std::optional<at::Tensor>> resolved;
+  for (at::Tensor index : given) {
+    if (!index.defined()) {
+      resolved.emplace_back();
+      continue;
+    }
+    if (index.device().is_cpu()) {
+      index = index.to(c10::Device(c10::kPrivateUse1, device));
+    }
+    const bool is_mask = index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
+    if (!is_mask || (is_fill && index.scalar_type() == at::kBool)) {
+      resolved.emplace_back(index);
+      continue;
+    }
+    const at::Tensor& self = call.values[0].toTensor();
+    for (int64_t dim = 0; dim < index.dim(); ++dim) {
+      const auto at = static_cast<int64_t>(resolved.size()) + dim;
+      TORCH_CHECK_INDEX(at < self.dim() && index.size(dim) == self.size(at),
+                        "The shape of the mask ", index.sizes(), " at index ", dim,
+                        " does not match the shape of the indexed tensor ", self.sizes(),
+                        " at index ", at);
+    }
+    const at::Tensor places = index.nonzero();
+    for (int64_t dim = 0; dim < index.dim(); ++dim) {
+      resolved.emplace_back(places.select(1, dim));
+    }
+    if (index.dim() == 0) {  // a new dimension of one element or none
+      resolved.emplace_back();
+    }
+  }
+  value = c10::IValue(c10::List<std::optional<at::Tensor>>(resolved));
+}
+
 void collect_tensors(Call& call) {
   call.tensors.assign(call.values.size(), at::Tensor());
   for (size_t index = 0; index < call.values.size(); ++index) {
@@ -376,6 +421,9 @@ std::optional<std::vector<at::Tensor>> execute(Call& call) {
     }
     describe_arguments(call);
     plan = cached_operation_plan(call.key, call.name, call.specs);
+    if (plan->is_unsupported) {
+      return std::nullopt;
+    }
     TORCH_INTERNAL_ASSERT(plan->resizes.empty());
   }
   std::vector<at::Tensor> made;
@@ -456,6 +504,7 @@ void operation_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::DeviceIndex device = device_of(call);
   const c10::DeviceGuard guard(c10::Device(c10::kPrivateUse1, device));
   const std::vector<c10::IValue> original = call.values;
+  resolve_indices(call, device);
   auto returned = execute(call);
   if (!returned) {
     stack->insert(stack->end(), original.begin(), original.end());

@@ -506,6 +506,67 @@ def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[T
     return (values, order) if keepdim else (values.squeeze(dim), order.squeeze(dim))
 
 
+def _middle(x: Tensor, dim: int, keepdim: bool, ignores_nan: bool) -> tuple[Tensor, Tensor]:
+    """The lower of the middle elements; NaN if there is one, unless it is ignored."""
+    if x.dim() == 0:
+        return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
+    n = x.shape[dim]
+    values, order = torch.ops.aten.sort.stable(x, stable=True, dim=dim)
+    if not x.dtype.is_floating_point:
+        place = None
+    else:
+        nans = (values != values).to(torch.int64).sum(dim, keepdim=True)
+        if ignores_nan:
+            place = torch.div((n - nans - 1).clamp(min=0), 2, rounding_mode="floor")
+        else:
+            place = torch.where(nans > 0, n - nans, (n - 1) // 2)
+    if place is None:
+        values, order = (t.narrow(dim, (n - 1) // 2, 1).clone() for t in (values, order))
+    else:
+        values, order = (torch.ops.aten.gather(t, dim, place) for t in (values, order))
+    return (values, order) if keepdim else (values.squeeze(dim), order.squeeze(dim))
+
+
+def _register_middle(name: str, ignores_nan: bool) -> None:
+    @decomposition(f"aten::{name}.dim")
+    def along(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+        return _middle(x, dim, keepdim, ignores_nan)
+
+    @decomposition(f"aten::{name}")
+    def of_all(x: Tensor) -> Tensor:
+        return _middle(x.reshape(-1), 0, False, ignores_nan)[0]
+
+
+_register_middle("median", ignores_nan=False)
+_register_middle("nanmedian", ignores_nan=True)
+
+
+@decomposition("aten::masked_scatter")
+def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    x, mask = torch.broadcast_tensors(x, mask)
+    counts = mask.reshape(-1).to(torch.int32).cumsum(0) - 1
+    place = torch.where(mask.reshape(-1), counts, 0)
+    picked = source.reshape(-1).index_select(0, place).view(x.shape)
+    return torch.where(mask, picked, x)
+
+
+@decomposition("aten::histc")
+def histc(x: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
+    flat = x.reshape(-1)
+    low: Any = min
+    high: Any = max
+    if min == max and flat.numel():
+        low, high = flat.amin().to(torch.float32), flat.amax().to(torch.float32)
+        is_point = low == high
+        low, high = torch.where(is_point, low - 1, low), torch.where(is_point, high + 1, high)
+    is_inside = (flat >= low) & (flat <= high)
+    place = ((flat - low) * bins / (high - low)).to(torch.int32)
+    place = torch.where(is_inside, place.clamp(min=0, max=bins - 1), bins)
+    counts = torch.zeros(bins + 1, dtype=torch.float32, device=x.device)
+    ones = torch.ones(flat.shape, dtype=torch.float32, device=x.device)
+    return counts.scatter_add(0, place.to(torch.int64), ones).narrow(0, 0, bins).to(x.dtype)
+
+
 @decomposition("aten::randperm")
 def randperm(n: int, **options: Any) -> Tensor:
     options.pop("pin_memory", None)

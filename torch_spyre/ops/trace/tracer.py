@@ -18,6 +18,9 @@ from torch_spyre.ops.registry import Pointwise, overloads
 from torch_spyre.ops.trace.emitter import GraphEmitter, word_number
 from torch_spyre.ops.views import Value, View, Word, constant
 
+# How often an operation may be part of itself: `where` of `where`, but not for ever.
+_MOST_NESTED = 6
+
 # A leaf takes the tracer and the call's arguments, and returns what the operation returns.
 Leaf = Callable[..., Any]
 
@@ -40,6 +43,7 @@ class Tracer(TorchDispatchMode):
         self._decompositions = decompositions
         self._sources: dict[int, Bind] = {}  # by storage
         self._written: set[int] = set()
+        self._active: list[str] = []  # operations that are being taken apart
         self._kept: list[torch.Tensor] = []  # so that no storage's address is used again
 
     @classmethod
@@ -170,6 +174,17 @@ class Tracer(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = func.name()
+        if self._active.count(name) > _MOST_NESTED:
+            raise UnsupportedError(f"{name} is made of itself")
+        self._active.append(name)
+        try:
+            return self._dispatch(name, func, args, kwargs)
+        finally:
+            self._active.pop()
+
+    def _dispatch(
+        self, name: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
         leaf = self._leaves.get(name)
         if leaf is not None:
             return leaf(self, func, *args, **kwargs)
