@@ -146,10 +146,10 @@ class Call:
             argument = self.args[output]
             assert isinstance(argument, Tensor)
             result = argument
-        if plan.program is not None:
-            pool = program_model.noise(plan.temp_bytes, seed=7)
-            bindings = [self._bind(bind, made, pool) for bind in plan.symbols]
-            program_model.Machine(decode(plan.program), bindings).run()
+        pool = program_model.noise(plan.temp_bytes, seed=7)
+        for launch in plan.launches:
+            bindings = [self._bind(bind, made, pool) for bind in launch.symbols]
+            program_model.Machine(decode(launch.program), bindings).run()
         return result
 
     def _bind(self, bind: Bind, made: list[Tensor], pool: np.ndarray) -> np.ndarray | int:

@@ -39,8 +39,8 @@ def run(name: str, *args: object) -> Tensor:
 
 def steps_of(name: str, *args: object) -> list[Step]:
     plan = Call(*_schema_args(name, list(args))).plan(f"aten::{name}")
-    assert plan.program is not None
-    return [node for node in decode(plan.program).body if isinstance(node, Step)]
+    assert plan.launches
+    return [node for node in decode(plan.launches[0].program).body if isinstance(node, Step)]
 
 
 ALL_CASES = [
@@ -243,8 +243,8 @@ def test_copy_moves_elements_directly_where_sticks_disagree() -> None:
     base = torch.arange(64 * 64, dtype=torch.float16).reshape(64, 64)
     plan = Call(put(torch.zeros(64, 64).half()), put(base.t())).plan("spyre::copy")
     assert plan.temp_bytes == 0
-    assert plan.program is not None
-    kinds = [node.kind for node in decode(plan.program).body if isinstance(node, Step)]
+    assert plan.launches
+    kinds = [node.kind for node in decode(plan.launches[0].program).body if isinstance(node, Step)]
     assert kinds == [StepKind.RESTICKIFY]
 
 
@@ -287,7 +287,7 @@ def test_a_mask_value_beyond_the_range_stays_finite(value: float) -> None:
 
 def test_empty_tensors_need_no_program() -> None:
     plan = Call(put(torch.zeros(0, 5)), put(torch.zeros(0, 5))).plan("aten::mul.Tensor")
-    assert plan.program is None
+    assert not plan.launches
     (spec,) = plan.outputs
     assert isinstance(spec, OutputSpec)
     assert spec.size == (0, 5)
@@ -297,7 +297,7 @@ def test_out_of_another_size_is_resized_first() -> None:
     x, out = put(torch.zeros(3, 4)), put(torch.zeros(0))
     plan = Call(x, x, out).plan("aten::mul.out")
     assert plan.resize == ((2, (3, 4)),)
-    assert plan.program is None
+    assert not plan.launches
 
 
 def test_out_of_another_dtype_is_converted_to() -> None:
@@ -384,8 +384,8 @@ def test_a_tensor_beyond_the_span_of_a_core_is_divided_further() -> None:
         storage_numel=numel,
     )
     plan = eager.plan_for_cpp("aten::neg_", (big,))
-    assert plan.program is not None
-    assert len(decode(plan.program).body) > 1
+    assert plan.launches
+    assert len(decode(plan.launches[0].program).body) > 1
 
 
 def test_values_that_shape_a_program_are_named() -> None:
@@ -401,8 +401,8 @@ def test_a_long_misaligned_copy_is_shared_by_the_cores() -> None:
     target = put(torch.zeros(40_000, dtype=torch.int32))
     call = Call(target, put(base[1:]))
     plan = call.plan("spyre::copy")
-    assert plan.program is not None
-    assert max(s.cores.bit_count() for s in decode(plan.program).body if isinstance(s, Step)) == 32
+    assert plan.launches
+    assert max(s.cores.bit_count() for s in decode(plan.launches[0].program).body if isinstance(s, Step)) == 32
     assert np.array_equal(call.run("spyre::copy").values(), base[1:].numpy())
 
 
@@ -425,9 +425,9 @@ def test_sticks_of_one_iteration_count_towards_the_span() -> None:
             )
         )
     plan = eager.plan_for_cpp("aten::mul_.Tensor", tuple(metas))
-    assert plan.program is not None
+    assert plan.launches
     card = sys.modules["torch_spyre._C"]._card.Card(memory_bytes=1 << 24, threads=1)
-    card.load(plan.program)  # refuses a core that spans too much
+    card.load(plan.launches[0].program)  # refuses a core that spans too much
 
 
 def test_an_iteration_beyond_the_span_of_a_core_is_left_to_the_fallback() -> None:

@@ -38,6 +38,9 @@ def gather_rows(tracer: Tracer, table: Tensor, dim: int, index: Tensor) -> Tenso
     result = tracer.new([*before, *index.shape, *after], table.dtype)
     if result.numel() == 0:
         return result
+    if not any(n > 1 for n in (*before, *after)):  # rows of one element
+        place = _place(tracer, (table.shape[dim],), [index], index.shape)
+        return _gather_elements(tracer, table, place.view(result.shape), result)
     if index.dtype not in (torch.int32, torch.int64):
         index = tracer.as_dtype(index, torch.int32)
     t, i, into = tracer.view(table), tracer.view(index), tracer.result(result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +33,18 @@ def plan_traced(name: str, args: Sequence[Argument]) -> Plan:
     """Plan any aten operation ("aten::sum.dim_IntList") that has a form on the card."""
     # Whatever modes and defaults the caller has set: this is nobody's computation.
     with torch._C.DisableTorchFunction(), torch.no_grad():
-        return _Planner(name, args).plan()
+        try:
+            return _Planner(name, args).plan()
+        except RuntimeError as error:
+            if _is_unsupported(error):
+                raise UnsupportedError(str(error)) from error
+            raise
+
+
+def _is_unsupported(error: RuntimeError) -> bool:
+    """Did a pass of the compiler give up? Its exception is only imported where it is raised."""
+    module = sys.modules.get("torch_spyre._inductor.errors")
+    return module is not None and isinstance(error, module.Unsupported)
 
 
 @functools.cache
