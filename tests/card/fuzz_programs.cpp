@@ -21,14 +21,15 @@
 #include "../../torch_spyre/csrc/card/driver.h"
 #include "../../torch_spyre/csrc/card/executor.h"
 #include "../../torch_spyre/csrc/card/program.h"
-#include "accumulations.h"
+#include "../../torch_spyre/csrc/card/walk.h"
 #include "programs.h"
+#include "tables_and_rows.h"
 
 namespace {
 
 using namespace spyre;
 using spyre::testing::ProgramBuilder;
-using spyre::testing::RandomAccumulations;
+using spyre::testing::RandomRows;
 
 using Bytes = std::vector<std::byte>;
 
@@ -74,7 +75,7 @@ class Fuzzer {
 
  private:
   Bytes next_program() {
-    switch (programs_.pick(0, 7)) {
+    switch (programs_.pick(0, 11)) {
       case 0:
         return programs_.reduction().bytes();
       case 1:
@@ -83,6 +84,14 @@ class Fuzzer {
         return programs_.gather().bytes();
       case 3:
         return programs_.chain().bytes();
+      case 4:
+        return programs_.gather_elements().bytes();
+      case 5:
+        return programs_.scatter().bytes();
+      case 6:
+        return programs_.argsort().bytes();
+      case 7:
+        return programs_.scan().bytes();
       default:
         return programs_.next().bytes();
     }
@@ -274,10 +283,10 @@ class Fuzzer {
     return check_untouched(program, *bindings, before);
   }
 
-  // Small numbers where a Gather reads its indices: most launches then get past them.
+  // Small numbers where a step reads its indices: most launches then get past them.
   void fix_indices(const Program& program, const std::vector<Binding>& bindings) {
     for (const StepRecord& step : program.steps) {
-      if (step.kind != static_cast<uint8_t>(StepKind::Gather)) continue;
+      if (table_of(step) < 0) continue;
       const OperandRecord& index = program.operands[step.first_operand + 1];
       if (index.space != static_cast<uint8_t>(Space::Device)) continue;
       const Binding& bound = bindings[index.symbol];
@@ -327,7 +336,7 @@ class Fuzzer {
     return false;
   }
 
-  RandomAccumulations programs_;
+  RandomRows programs_;
   ThreadPool pool_;
   Executor executor_;
   Bytes arena_;

@@ -446,7 +446,8 @@ TEST(masks_move_with_loops) {
 TEST(gathers_are_checked) {
   const auto with = [](auto change) { return changed(gather(), change); };
   CHECK(says(with([](auto& b) { b.steps[0].masks = 0; }), "has one mask"));
-  CHECK(says(with([](auto& b) { b.masks[0].dim = 0; }), "mask of a Gather has no dimension"));
+  CHECK(says(with([](auto& b) { b.masks[0].dim = 0; }),
+             "mask of a Gather or Scatter has no dimension"));
   CHECK(says(with([](auto& b) {
                b.operands[1].lanes = 1;
                b.operands[1].stride[0] = 0;

@@ -106,7 +106,10 @@ def narrow(values: np.ndarray, fmt: int) -> np.ndarray:
     if fmt == FP32:
         return np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     if fmt in _FP8:
-        return torch.from_numpy(values.copy()).to(_FP8[fmt]).view(torch.uint8).numpy()
+        raw = torch.from_numpy(values.copy()).to(_FP8[fmt]).view(torch.uint8).numpy()
+        if fmt == SEN143:  # which has no infinity: overflow gives NaN, where PyTorch saturates
+            raw = np.where(np.abs(values) > 464, 0x7F | raw & 0x80, raw).astype(np.uint8)
+        return raw
     with np.errstate(over="ignore"):
         return values.astype(np.int32).astype(RAW[fmt])
 
