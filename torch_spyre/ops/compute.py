@@ -9,7 +9,16 @@ import torch
 
 from torch_spyre.backend import opcodes
 from torch_spyre.ops.emitter import Emitter
-from torch_spyre.ops.formats import FP32, INT32, LARGEST, Kind, card_format, kind_of
+from torch_spyre.ops.formats import (
+    FACT,
+    FP32,
+    INT32,
+    LARGEST,
+    Kind,
+    card_format,
+    fact,
+    kind_of,
+)
 from torch_spyre.ops.plan import Argument, Bind, ScalarMeta, TensorMeta, UnsupportedError
 from torch_spyre.ops.promotion import common_dtype
 from torch_spyre.ops.registry import Expression, Formula, Pointwise, formula_for
@@ -79,7 +88,7 @@ class Computation:
         constants = {
             name: value
             for name, value in self.arguments.items()
-            if value is None or isinstance(value, str)
+            if value is None or isinstance(value, str | bool)
         }
         formula, operands = formula_for(entry, constants)
         dtype = self._compute_dtype(entry, formula)
@@ -135,14 +144,23 @@ class Computation:
         assert isinstance(expression, tuple)
         opcode = opcodes.by_name()[str(expression[0])]
         values: list[Value] = []
-        for operand, domain in zip(expression[1:], opcode.operands, strict=True):
+        for given, domain in zip(expression[1:], opcode.operands, strict=True):
+            operand = operands.present(given)
             if isinstance(operand, tuple):
-                values.append(self.evaluate(operand, operands))
+                values.append(self._shared(operand, operands))
+            elif isinstance(operand, str) and operand.startswith(FACT):
+                values.append(constant(fact(operand, operands.dtype), domain))
             elif isinstance(operand, str):
                 values.append(operands[operand])
             else:
                 values.append(constant(operand, domain))
         return self.emitter.apply(opcode.name, values, into)
+
+    def _shared(self, expression: Expression, operands: _Preparation) -> View:
+        """Part of a formula, computed once however often it appears in it."""
+        if expression not in operands.parts:
+            operands.parts[expression] = self.evaluate(expression, operands)
+        return operands.parts[expression]
 
     # ---- Conversions ---------------------------------------------------------------------------
 
@@ -249,7 +267,14 @@ class _Preparation:
     entry: Pointwise
     dtype: torch.dtype
     is_modular: bool
+    parts: dict[Expression, View] = field(default_factory=dict)  # of the formula, as computed
     _ready: dict[str, Value] = field(default_factory=dict)
+
+    def present(self, operand: Expression) -> Expression:
+        """The operand itself, or what stands for it if the argument is None."""
+        if isinstance(operand, str) and self.computation.arguments.get(operand, 0) is None:
+            return self.entry.absent[operand]
+        return operand
 
     def __getitem__(self, name: str) -> Value:
         if name not in self._ready:

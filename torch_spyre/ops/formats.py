@@ -57,6 +57,9 @@ LARGEST = {
     torch.float8_e5m2: 57344.0,
 }
 
+# Where the card holds fewer bits of fraction than the host.
+_CARD_EPS = {torch.float16: 2.0**-9}
+
 
 def card_format(dtype: torch.dtype) -> CardFormat:
     """The card's format for a dtype; TypeError for one that it does not hold."""
@@ -71,3 +74,24 @@ def kind_of(dtype: torch.dtype) -> Kind:
     if dtype is torch.bool:
         return Kind.BOOL
     return Kind.FLOAT if dtype.is_floating_point else Kind.INT
+
+
+# The prefix of names in formulas that stand for a number that depends on the dtype.
+FACT = "dtype."
+
+
+def fact(name: str, dtype: torch.dtype) -> float:
+    """What a formula may ask about the dtype of its computation.
+
+    `dtype.min` and `dtype.max` are PyTorch's. `dtype.step` is the distance of neighbouring numbers
+    in units of fp32's last place: of those that the host can tell apart, since bfloat16 has more
+    bits on the card.
+    """
+    info = torch.finfo(dtype)
+    if name == "dtype.min":
+        return info.min
+    if name == "dtype.max":
+        return info.max
+    assert name == "dtype.step"
+    step: float = max(info.eps, _CARD_EPS.get(dtype, 0.0)) / torch.finfo(torch.float32).eps
+    return step

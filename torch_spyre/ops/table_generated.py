@@ -1,0 +1,14 @@
+"""The entries of numbers from nothing: random ones and ranges."""
+
+from __future__ import annotations
+
+from torch_spyre.ops.entries import Entry, Generated
+
+GENERATED: tuple[Entry, ...] = (
+    Generated("uniform_", ("uniform_",), by_value=("from", "to")),
+    Generated("normal_", ("normal_",), by_value=("mean", "std")),
+    Generated("random_", ("random_", "random_.to", "random_.from"), by_value=("from", "to")),
+    Generated("bernoulli_", ("bernoulli_.float", "bernoulli_.Tensor"), by_value=("p",)),
+    Generated("bernoulli", ("bernoulli.out",)),
+    Generated("arange", ("arange.start_out",), by_value=("start", "end", "step")),
+)
