@@ -95,9 +95,9 @@ def same(
     return Pointwise(name, ("self",), Formula(floats or name, ints, bools))
 
 
-def smooth(name: str, floats: Expression | None = None) -> Pointwise:
+def smooth(name: str, floats: Expression | None = None, operand: str = "self") -> Pointwise:
     """A function of floats; integers are promoted."""
-    return Pointwise(name, ("self",), Formula(floats or name, promotes_to_float=True))
+    return Pointwise(name, (operand,), Formula(floats or name, promotes_to_float=True))
 
 
 def truth(name: str, floats: Expression, ints: Expression) -> Pointwise:

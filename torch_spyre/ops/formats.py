@@ -57,8 +57,9 @@ LARGEST = {
     torch.float8_e5m2: 57344.0,
 }
 
-# Where the card holds fewer bits of fraction than the host.
-_CARD_EPS = {torch.float16: 2.0**-9}
+# SEN169 has one bit of fraction less than float16, and an exponent less wide than bfloat16's.
+_SEN169_EPS = 2.0**-9
+_SEN169_SMALLEST = 2.0**-31 * (1 + 2.0**-9)
 
 
 def card_format(dtype: torch.dtype) -> CardFormat:
@@ -84,14 +85,15 @@ def fact(name: str, dtype: torch.dtype) -> float:
     """What a formula may ask about the dtype of its computation.
 
     `dtype.min` and `dtype.max` are PyTorch's. `dtype.step` is the distance of neighbouring numbers
-    in units of fp32's last place: of those that the host can tell apart, since bfloat16 has more
-    bits on the card.
+    in units of fp32's last place and `dtype.smallest` the smallest positive number: of those that
+    both the card and the host can tell apart.
     """
     info = torch.finfo(dtype)
-    if name == "dtype.min":
-        return info.min
-    if name == "dtype.max":
-        return info.max
-    assert name == "dtype.step"
-    step: float = max(info.eps, _CARD_EPS.get(dtype, 0.0)) / torch.finfo(torch.float32).eps
-    return step
+    is_sen169 = card_format(dtype) is SEN169
+    facts: dict[str, float] = {
+        "dtype.min": info.min,
+        "dtype.max": info.max,
+        "dtype.step": max(info.eps, _SEN169_EPS if is_sen169 else 0) / 2.0**-23,
+        "dtype.smallest": max(info.eps * info.tiny, _SEN169_SMALLEST if is_sen169 else 0),
+    }
+    return facts[name]

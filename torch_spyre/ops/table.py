@@ -117,7 +117,9 @@ ARITHMETIC: tuple[Entry, ...] = (
     Pointwise("hypot", ("self", "other"), Formula("hypot")),
     # The next number that the format holds, which may have fewer bits than fp32.
     Pointwise(
-        "nextafter", ("self", "other"), Formula(("nextafter", "self", "other", "dtype.step"))
+        "nextafter",
+        ("self", "other"),
+        Formula(("nextafter", "self", "other", "dtype.step", "dtype.smallest")),
     ),
     Pointwise(
         "heaviside",

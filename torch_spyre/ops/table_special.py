@@ -39,8 +39,8 @@ def _polynomial(name: str, card: str, x: Expression = "x") -> Pointwise:
     return smooth_binary(f"special_{name}_polynomial_{card[-1]}", (card, x, "n"), ("x", "n"))
 
 
-def _quotient_with_sine(x: Expression) -> Expression:
-    return ("where", ("eq", "self", 0.0), 1.0, ("div", ("sin", x), x))
+def _quotient_with_sine(x: Expression, argument: str) -> Expression:
+    return ("where", ("eq", argument, 0.0), 1.0, ("div", ("sin", x), x))
 
 
 # (-1)^(n + 1) n! zeta(n + 1, x), and the digamma function for n = 0.
@@ -86,7 +86,7 @@ SPECIAL: tuple[Entry, ...] = (
     # Circular and hyperbolic functions.
     *map(smooth, ("tan", "asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh")),
     smooth("atan", ("atan2", "self", 1.0)),
-    smooth("sinc", _quotient_with_sine(("mul", "self", math.pi))),
+    smooth("sinc", _quotient_with_sine(("mul", "self", math.pi), "self")),
     smooth(
         "angle",
         ("where", ("isnan", "self"), "self", ("where", ("lt", "self", 0.0), math.pi, 0.0)),
@@ -114,13 +114,14 @@ SPECIAL: tuple[Entry, ...] = (
     _scaled_back("special_modified_bessel_i1", "i1e", ("mul", ("abs", "self"), 0.5)),
     _scaled_back("special_modified_bessel_k0", "k0e", ("mul", "self", -0.5)),
     _scaled_back("special_modified_bessel_k1", "k1e", ("mul", "self", -0.5)),
-    smooth("special_scaled_modified_bessel_k0", "k0e"),
-    smooth("special_scaled_modified_bessel_k1", "k1e"),
-    *(smooth(f"special_{name}", name) for name in ("bessel_j0", "bessel_j1", "bessel_y0")),
-    *(smooth(f"special_{name}", name) for name in ("bessel_y1", "airy_ai")),
+    smooth("special_scaled_modified_bessel_k0", "k0e", "x"),
+    smooth("special_scaled_modified_bessel_k1", "k1e", "x"),
+    *(smooth(f"special_bessel_{name}", f"bessel_{name}") for name in ("j0", "j1", "y0", "y1")),
+    smooth("special_airy_ai", "airy_ai", "x"),
     smooth(
         "special_spherical_bessel_j0",
-        ("where", ("isinf", "self"), 0.0, _quotient_with_sine("self")),
+        ("where", ("isinf", "x"), 0.0, _quotient_with_sine("x", "x")),
+        "x",
     ),
     # Logarithms.
     _log_sum("logaddexp", "exp", 1.0),

@@ -52,7 +52,7 @@ namespace spyre {
   X(112, chebyshev_u, "FF:F") X(113, chebyshev_v, "FF:F") X(114, chebyshev_w, "FF:F")          \
   X(115, hermite_h, "FF:F") X(116, hermite_he, "FF:F") X(117, laguerre, "FF:F")                \
   X(118, legendre, "FF:F")                                                                     \
-  X(119, nextafter, "FFF:F")   /* x, toward, step: in units of fp32's last place */            \
+  X(119, nextafter, "FFIF:F")  /* x, toward, step in fp32's last places, smallest number */    \
   /* integer unary */                                                                          \
   X(128, abs_int, "I:I") X(129, neg_int, "I:I") X(130, sign_int, "I:I")                        \
   X(131, bitwise_not, "I:I") X(132, square_int, "I:I") X(133, relu_int, "I:I")                 \

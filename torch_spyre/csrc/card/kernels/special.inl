@@ -498,7 +498,7 @@ static double chebyshev_inside(double x, double n, Kind kind) {
 }
 static float chebyshev_f(float x, float n, Kind kind) {
   if (is_nan(x) | is_nan(n)) return kQuietNan;
-  if (n < 0) return 0.0f;
+  if (n <= -1) return 0.0f;
   // Of a negative x it is that of the magnitude, with the sign of the degree; the third and the
   // fourth kind change places.
   if (x < 0) {
@@ -530,7 +530,7 @@ static float chebyshev_f(float x, float n, Kind kind) {
 // Hermite's polynomials: PyTorch ends at a degree of 128 in fp32, and so do we.
 static float hermite_f(float x, float n, double scale) {
   if (is_nan(x) | is_nan(n)) return kQuietNan;
-  if (n < 0) return 0.0f;
+  if (n <= -1) return 0.0f;
   if (n > 128) return kQuietNan;
   const int64_t degree = degree_of(n);
   const double d = scale * magnitude_of(x);
@@ -545,7 +545,7 @@ static float hermite_f(float x, float n, double scale) {
 }
 static float laguerre_f(float x, float n) {
   if (is_nan(x) | is_nan(n)) return kQuietNan;
-  if (n < 0) return 0.0f;
+  if (n <= -1) return 0.0f;
   const int64_t degree = degree_of(n);
   if (x == 0 || degree == 0) return 1.0f;
   if (degree > kLargestDegree) return kQuietNan;
@@ -563,7 +563,7 @@ static float laguerre_f(float x, float n) {
 }
 static float legendre_f(float x, float n) {
   if (is_nan(x) | is_nan(n)) return kQuietNan;
-  if (n < 0) return 0.0f;
+  if (n <= -1) return 0.0f;
   const int64_t degree = degree_of(n);
   const double d = magnitude_of(x);
   double value = degree == 0 ? 1.0 : d;
@@ -582,15 +582,16 @@ static float legendre_f(float x, float n) {
 
 // ---- The operations -----------------------------------------------------------------------------
 
-// Moves by `step` units of fp32's last place, so that formats with fewer bits move as well.
-SPYRE_INLINE F next_after(F x, F toward, F step) {
-  const auto units = static_cast<W>(static_cast<I>(step));
+// Moves by `step` units of fp32's last place (less than 2^22), and from zero to the smallest
+// number: formats with fewer bits have larger steps.
+SPYRE_INLINE F next_after(F x, F toward, W step, F smallest) {
+  const W units = step & 0x3FFFFFu;
   const W bits = bits_as<W>(x);
   const W magnitude = bits & kMagnitude;
   const bool is_outwards = (toward > x) == (bits >> 31 == 0);
-  const W moved =
-      is_outwards ? magnitude + units : magnitude - (units < magnitude ? units : magnitude);
-  const F from_zero = math::with_sign_of(bits_as<F>(units), toward);
+  const W inwards = magnitude - smaller(units, magnitude);
+  const W moved = is_outwards ? smaller(magnitude + units, kInfinity) : inwards;
+  const F from_zero = math::with_sign_of(smallest, toward);
   const F result = magnitude == 0 ? from_zero : bits_as<F>((bits & kSignBit) | moved);
   const F unequal = (x != x) | (toward != toward) ? math::kQuietNan : result;
   return x == toward ? toward : unequal;
@@ -647,5 +648,5 @@ SPYRE_OP2(hermite_h, F, F, F, math::hermite_f(x, y, 2.0))
 SPYRE_OP2(hermite_he, F, F, F, math::hermite_f(x, y, 1.0))
 SPYRE_OP2(laguerre, F, F, F, math::laguerre_f(x, y))
 SPYRE_OP2(legendre, F, F, F, math::legendre_f(x, y))
-SPYRE_OP3(nextafter, F, F, F, F, next_after(x, y, z))
+SPYRE_OP4(nextafter, F, F, W, F, F, next_after(x, y, z, w))
 SPYRE_OP2(gcd, I, I, I, greatest_divisor(x, y))
