@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 Expression: TypeAlias = str | float | tuple["Expression", ...]
 
@@ -37,6 +37,8 @@ class Pointwise:
     `common` are those that take part in type promotion (default: all of them). With `choice`
     the formula depends on the value of that argument.
     """
+
+    kind: ClassVar[str] = "pointwise"
 
     name: str
     operands: tuple[str, ...]
@@ -73,6 +75,8 @@ class Pointwise:
 @dataclass(frozen=True)
 class Generated:
     """An operation that makes its numbers from their indices: random numbers and ranges."""
+
+    kind: ClassVar[str] = "generated"
 
     name: str
     overloads: tuple[str, ...]

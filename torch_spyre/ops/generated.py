@@ -131,7 +131,7 @@ def _log_normal(computation: Computation) -> None:
 
 
 def _exponential(computation: Computation) -> None:
-    """The inverse of the distribution; zero is no part of it, and becomes what lies before 2^-24."""
+    """The inverse of the distribution; zero, which is no part of it, becomes half a step."""
     emitter = computation.emitter
     (rate,) = _parameters(computation, "lambd")
     negative = emitter.apply("neg", [_random(computation, "random_uniform", torch.float32)])
