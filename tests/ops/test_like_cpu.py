@@ -45,6 +45,7 @@ NUMBERS: dict[str, Example] = {
     "wrapped before a float out": lambda put: torch.add(
         put(SMALL), put(SMALL), out=put(torch.zeros(3))
     ),
+    "a multiple beyond bytes": lambda put: torch.lcm(put(BYTES), put(BYTES.flip(0) + 7)).int(),
     "a float beyond fp32": lambda put: put(SMALL.int()).fill_(16777217.0),
     "a float into bytes": lambda put: put(BYTES).fill_(200.5).int(),
     "every second of a column": lambda put: put(torch.arange(27).view(9, 3, 1)).view(-1)[2:8:2] + 1,

@@ -67,6 +67,7 @@ _CLOSED_ON_BYTES = frozenset(
         "abs_int",
         "sign_int",
         "relu_int",
+        "gcd",
     ]
 )
 _NARROW_INTS = (torch.int8, torch.int16, torch.uint8)
@@ -129,7 +130,7 @@ class Computation:
         if into.dtype is torch.bool:
             fits = dtype is torch.bool
         elif into.dtype is torch.uint8:
-            fits = dtype is torch.uint8 and opcode in _CLOSED_ON_BYTES
+            fits = dtype is torch.uint8 and _gives_bytes(expression)
         if fits:
             self.evaluate(expression, preparation, into)
             return
@@ -253,10 +254,25 @@ class Computation:
         return replace(value, source=replace(value.source, limit=largest))
 
 
+def _consists_of(expression: Expression, allowed: frozenset[str]) -> bool:
+    """Whether an integer expression applies no other integer operations than these."""
+    if not isinstance(expression, tuple):
+        return True
+    opcode = opcodes.by_name()[str(expression[0])]
+    parts = zip(expression[1:], opcode.operands, strict=True)
+    return opcode.name in allowed and all(
+        _consists_of(part, allowed) for part, domain in parts if domain == "I"
+    )
+
+
+def _gives_bytes(expression: Expression) -> bool:
+    return _consists_of(expression, _CLOSED_ON_BYTES)
+
+
 def _is_modular(expression: Expression, dtype: torch.dtype) -> bool:
     """Is wrapping the result enough? Not where nothing wraps it because bytes give a byte."""
-    opcode = expression[0] if isinstance(expression, tuple) else expression
-    return opcode in _MODULAR and not (dtype is torch.uint8 and opcode in _CLOSED_ON_BYTES)
+    is_byte = dtype is torch.uint8 and _gives_bytes(expression)
+    return _consists_of(expression, _MODULAR) and not is_byte
 
 
 @dataclass
