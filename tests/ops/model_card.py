@@ -129,7 +129,15 @@ class Call:
         return arg
 
     def plan(self, name: str) -> Plan:
-        return eager.plan_for_cpp(name, self.metas)
+        return eager.plan_for_cpp(name, [self._as_typed(name, meta) for meta in self.metas])
+
+    def _as_typed(self, name: str, meta: object) -> object:
+        """An argument that the schema calls a bool stands for itself: it is not a number."""
+        operation, _, overload = name.partition(".")
+        if isinstance(meta, ScalarMeta) and meta.is_wrapped:
+            argument = torch._C._get_schema(operation, overload).arguments[meta.index]
+            return meta.value if str(argument.type) == "bool" else meta
+        return meta
 
     def run(self, name: str) -> Tensor:
         """Plan and launch; returns the first output."""

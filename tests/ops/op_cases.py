@@ -6,8 +6,10 @@ float64 (or the integer dtype), on the values that the card holds, rounded once 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import step_model
@@ -44,6 +46,10 @@ NOT_ZERO = Draw(1.0, 6.0)
 WIDE = Draw(-100.0, 100.0)
 TRUTH = Draw(dtype=torch.bool)
 SHIFT = Draw(0, 5)
+INSIDE = Draw(-0.95, 0.95)  # the unit interval
+PROBABILITY = Draw(0.05, 0.95)
+DEGREE = Draw(0, 6)
+ABOVE_ONE = Draw(1.0, 8.0)
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,77 @@ def _gate(x: np.ndarray) -> np.ndarray:
 def _lerp(a: np.ndarray, b: np.ndarray, w: np.ndarray) -> np.ndarray:
     return np.where(np.abs(w) < 0.5, a + w * (b - a), b - (b - a) * (1 - w))
 
+
+def _sinc(x: np.ndarray) -> np.ndarray:
+    angle = x * np.float32(np.pi)
+    return _rounded(np.sin, angle) / angle
+
+
+def _rounded(function: Callable[..., np.ndarray], *args: np.ndarray) -> np.ndarray:
+    """A step of a formula: computed in float64, rounded to float32."""
+    return function(*(np.asarray(a, np.float64) for a in args)).astype(np.float32)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return _rounded(lambda a: 1 / (1 + np.exp(-a)), x)
+
+
+def _gelu_slope(x: np.ndarray) -> np.ndarray:
+    """Of positive x: elsewhere its two terms cancel each other."""
+    half, root = np.float32(0.5), np.float32(np.sqrt(0.5))
+    below = half * step_model.run("erfc", x * -root)
+    density = _rounded(np.exp, np.square(x) * -half) * np.float32(1 / np.sqrt(2 * np.pi))
+    return below + x * density
+
+
+def _elu_slope(grad: np.ndarray, alpha: float, scale: float, inner: float, _: object, x: object):
+    falling = (inner * (alpha * scale)) * _rounded(np.exp, np.float32(x) * inner)
+    return grad * np.where(np.float32(x) <= 0, falling, scale)
+
+
+def _logit(x: np.ndarray) -> np.ndarray:
+    return _rounded(np.log, x / (1 - x))
+
+
+def _polygamma(n: np.ndarray, x: np.ndarray) -> np.ndarray:
+    signed = np.float32((-1.0) ** (n + 1) * math.factorial(int(n)))
+    return signed * step_model.run("zeta", n + 1, x)
+
+
+def _log_sum(exponential: Callable[..., np.ndarray], unit: float) -> Callable[..., np.ndarray]:
+    def model(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        tail = _rounded(np.log1p, _rounded(exponential, -np.abs(a - b)))
+        return np.maximum(a, b) + tail * np.float32(unit)
+
+    return model
+
+
+def _times_log(logarithm: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    return lambda a, b: a * _rounded(logarithm, b)
+
+
+def _scaled_back(card: str, sign: float) -> Callable[..., np.ndarray]:
+    def model(x: np.ndarray) -> np.ndarray:
+        half = np.abs(x) * np.float32(0.5 * sign)
+        factor = _rounded(np.exp, half)
+        return factor * step_model.run(card, x) * factor
+
+    return model
+
+
+def _shrunk(grad: np.ndarray, x: np.ndarray, bound: np.ndarray) -> np.ndarray:
+    return np.where(np.abs(x) <= bound, np.float32(0), grad)
+
+
+def _shifted(kind: str) -> Callable[..., np.ndarray]:
+    return lambda x, n: step_model.run(f"chebyshev_{kind}", x + x - np.float32(1), n)
+
+
+_POLYNOMIALS = [
+    *(f"chebyshev_polynomial_{kind}" for kind in "tuvw"),
+    *("hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l"),
+    "legendre_polynomial_p",
+]
 
 CASES: list[Case] = [
     *_unary("abs neg sign", WIDE, (torch.float16, torch.float32, torch.int32, torch.int8), 0),
@@ -159,6 +236,110 @@ CASES: list[Case] = [
     Case("threshold_backward", (ANY, ANY, 0.5), FLOATS),
     Case("sigmoid_backward", (ANY, Draw(0, 1)), FLOATS, model=lambda g, y: g * ((1 - y) * y)),
     Case("tanh_backward", (ANY, Draw(-1, 1)), FLOATS, model=lambda g, y: g * (1 - y * y)),
+    # Mathematical functions.
+    *_unary("tan sinh cosh asinh atan erfc", ANY, (*FLOATS, torch.int32, torch.bool), 1),
+    *_unary("asin acos atanh erfinv", INSIDE, (*FLOATS, torch.bool), 1),
+    *_unary("acosh", ABOVE_ONE, (*FLOATS, torch.int32), 1),
+    *_unary("lgamma digamma", POSITIVE, FLOATS, 1),
+    *_unary("special_i0e special_i1e special_erfcx", ANY, (torch.float32, torch.int32), 1),
+    *_unary("special_bessel_j0 special_bessel_j1", ANY, (torch.float32,), 1),
+    # PyTorch's own are not that good in float64 either.
+    *(
+        Case(f"special_{name}", (draw,), (torch.float32,), 1, partial(step_model.run, name))
+        for name, draw in (("bessel_y0", POSITIVE), ("bessel_y1", POSITIVE), ("airy_ai", ANY))
+    ),
+    *_unary("special_scaled_modified_bessel_k0", POSITIVE, (torch.float32,), 1),
+    *_unary("special_scaled_modified_bessel_k1", POSITIVE, (torch.float32,), 1),
+    *_unary("special_ndtri", PROBABILITY, (torch.float32,), 1),
+    *_unary("angle signbit", WIDE, (*FLOATS, torch.int32, torch.bool), 0),
+    Case("sinc", (Draw(0.1, 3.0),), FLOATS, 1, model=_sinc),
+    Case("special_spherical_bessel_j0", (POSITIVE,), (torch.float32,), 1),
+    Case("special_log_ndtr", (Draw(-8.0, -2.0),), (torch.float32,), 2),
+    Case("special_entr", (POSITIVE,), FLOATS, 1, model=lambda x: -x * _rounded(np.log, x)),
+    Case("logit", (PROBABILITY,), FLOATS, 1, model=_logit),
+    Case("logit", (Draw(-1.0, 2.0), 0.25), FLOATS, 1, model=lambda x, e: _logit(x.clip(e, 1 - e))),
+    *(
+        # Two exponentials, each off by a unit at most, which a binade's end doubles.
+        Case(name, (ANY,), dtypes, 5, model=_scaled_back(card, 1.0))
+        for name, card, dtypes in (
+            ("i0", "i0e", FLOATS),
+            ("special_i1", "i1e", FLOATS),
+            ("special_modified_bessel_i0", "i0e", (torch.float32,)),
+            ("special_modified_bessel_i1", "i1e", (torch.float32,)),
+        )
+    ),
+    *(
+        Case(f"special_modified_bessel_{k}", (POSITIVE,), (torch.float32,), 5, model=model)
+        for k, model in (("k0", _scaled_back("k0e", -1.0)), ("k1", _scaled_back("k1e", -1.0)))
+    ),
+    Case("polygamma", (0, POSITIVE), FLOATS, 1, model=lambda _, x: step_model.run("digamma", x)),
+    Case("polygamma", (1, POSITIVE), (torch.float32,), 1, model=_polygamma),
+    Case("polygamma", (4, POSITIVE), (torch.float32,), 1, model=_polygamma),
+    Case("special_zeta", (Draw(1.5, 9.0), POSITIVE), (torch.float32,), 1),
+    Case("special_zeta.other_scalar", (Draw(1.5, 9.0), 2), (torch.float32,), 1),
+    Case("igamma", (POSITIVE, POSITIVE), FLOATS, 1),
+    Case("igammac", (POSITIVE, POSITIVE), FLOATS, 1),
+    Case("logaddexp", (POSITIVE, POSITIVE), FLOATS, 1, model=_log_sum(np.exp, 1.0)),
+    Case("logaddexp2", (POSITIVE, POSITIVE), FLOATS, 1, model=_log_sum(np.exp2, 1 / np.log(2))),
+    Case("xlogy.Tensor", (ANY, POSITIVE), FLOATS, 1, model=_times_log(np.log)),
+    Case("xlogy.Scalar_Self", (2, POSITIVE), FLOATS, 1, model=_times_log(np.log)),
+    Case("special_xlog1py", (ANY, POSITIVE), FLOATS, 1, model=_times_log(np.log1p)),
+    *(Case(f"special_{name}", (INSIDE, DEGREE), (torch.float32,), 1) for name in _POLYNOMIALS),
+    *(Case(f"special_{name}.n_scalar", (ANY, 3), (torch.int32,), 1) for name in _POLYNOMIALS),
+    *(
+        Case(
+            f"special_shifted_chebyshev_polynomial_{kind}",
+            (INSIDE, DEGREE),
+            (torch.float32,),
+            1,
+            model=_shifted(kind),
+        )
+        for kind in "tuvw"
+    ),
+    Case("copysign.Tensor", (ANY, ANY), (*FLOATS, torch.int32, torch.bool)),
+    Case("copysign.Scalar", (ANY, -0.0), FLOATS),
+    Case("hypot", (ANY, ANY), FLOATS),
+    Case("nextafter", (ANY, ANY), (torch.float16, torch.float32), 1),
+    Case("heaviside", (Draw(-1, 1), ANY), (*FLOATS, *INTS, torch.bool)),
+    Case("gcd", (WIDE, WIDE), INTS),
+    Case("lcm", (WIDE, WIDE), INTS),
+    Case("nan_to_num", (ANY,), (*FLOATS, torch.int32, torch.bool)),
+    Case("hardshrink", (ANY, 1.5), FLOATS),
+    Case("softshrink", (ANY, 1.5), FLOATS, model=lambda x, b: x - np.clip(x, -b, b)),
+    Case("_prelu_kernel", (ANY, ANY), FLOATS),
+    Case("clamp_min.Tensor", (TRUTH, TRUTH), BOOL),
+    # Gradients of activations.
+    Case("gelu_backward", (ANY, POSITIVE), FLOATS, 2, model=lambda g, x: g * _gelu_slope(x)),
+    Case("elu_backward", (ANY, 1.5, 1.25, 0.5, False, ANY), FLOATS, 2, model=_elu_slope),
+    Case("leaky_relu_backward", (ANY, ANY, 0.125, False), FLOATS),
+    Case("hardtanh_backward", (ANY, ANY, -1.0, 1.5), FLOATS),
+    Case(
+        "hardsigmoid_backward",
+        (ANY, Draw(-5, 5)),
+        FLOATS,
+        model=lambda g, x: np.where(np.abs(x) < 3, g / 6, 0),
+    ),
+    Case(
+        "hardswish_backward",
+        (ANY, Draw(-5, 5)),
+        FLOATS,
+        model=lambda g, x: np.where(x <= -3, 0, g * np.where(x < 3, x / 3 + np.float32(0.5), 1)),
+    ),
+    Case(
+        "softplus_backward",
+        (ANY, WIDE, 2.0, 20.0),
+        FLOATS,
+        1,
+        model=lambda g, x, b, limit: g * np.where(x * b > limit, 1, _sigmoid(x * b)),
+    ),
+    Case("hardshrink_backward", (ANY, ANY, 0.5), FLOATS, model=_shrunk),
+    Case("softshrink_backward", (ANY, ANY, 0.5), FLOATS, model=_shrunk),
+    Case(
+        "logit_backward",
+        (ANY, PROBABILITY, 0.25),
+        FLOATS,
+        model=lambda g, x, e: np.where((x < e) | (x > 1 - e), 0, g / (x * (1 - x))),
+    ),
 ]
 
 

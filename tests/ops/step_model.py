@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import mpmath
 import numpy as np
 import torch
 
@@ -231,6 +232,75 @@ def _shift_right(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a >> np.where((b < 0) | (b > 31), 31, b)
 
 
+def _double(function: Callable[..., torch.Tensor]) -> Operation:
+    """A function that PyTorch has and numpy has not, in float64."""
+
+    def compute(*operands: np.ndarray) -> np.ndarray:
+        tensors = torch.broadcast_tensors(*(torch.from_numpy(o) for o in map(np.asarray, operands)))
+        return function(*tensors).numpy()
+
+    return _float64(compute)
+
+
+def _precise(function: Callable[..., mpmath.mpf]) -> Operation:
+    """A function in which PyTorch's own float64 is not good enough; undefined: NaN."""
+
+    def one(*operands: float) -> float:
+        if not all(map(math.isfinite, operands)):
+            return math.nan
+        with mpmath.workdps(20):
+            value = function(*operands)
+        return float(value) if mpmath.im(value) == 0 else math.nan
+
+    return _float64(np.vectorize(one, otypes=[np.float64]))
+
+
+def _bessel_y(order: int) -> Operation:
+    """Schläfli's two integrals, by Gauss and Legendre."""
+    nodes, weights = np.polynomial.legendre.leggauss(400)
+
+    def integral(integrand: np.ndarray, end: np.ndarray) -> np.ndarray:
+        return (integrand * weights).sum(-1) * end[..., 0] / 2
+
+    def compute(x: np.ndarray) -> np.ndarray:
+        x = np.where(x > 0, x, np.nan)[..., None]
+        half = np.full_like(x, np.pi)
+        angle = half * (nodes + 1) / 2
+        far = np.arcsinh(700 / x)
+        t = far * (nodes + 1) / 2
+        growth = np.exp(order * t) + (-1) ** order * np.exp(-order * t)
+        near = integral(np.sin(x * np.sin(angle) - order * angle), half)
+        tail = integral(growth * np.exp(-x * np.sinh(t)), far)
+        return (near - tail) / np.pi
+
+    def with_pole(x: np.ndarray) -> np.ndarray:
+        return np.where(x == 0, -np.inf, compute(x))
+
+    return _float64(with_pole)
+
+
+def _igammac(a: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """PyTorch's loses its digits where both operands are small."""
+    small = _precise(lambda p, q: mpmath.gammainc(p, q, regularized=True)).compute
+    is_small = (a > 0) & (a < 1e-3) & (x > 0)
+    safe = [np.where(is_small, value, 1).astype(np.float32) for value in (a, x)]
+    return np.where(is_small, small(*safe), _double(torch.igammac).compute(a, x))
+
+
+def _next_after(
+    x: np.ndarray, toward: np.ndarray, step: np.ndarray, smallest: np.ndarray
+) -> np.ndarray:
+    """So many numbers of fp32 further, at most to zero or infinity; from zero to the smallest."""
+    units = np.asarray(step, np.int64) & 0x3FFFFF
+    size = np.abs(x).view(np.int32).astype(np.int64)
+    is_outwards = (toward > x) == ~np.signbit(x)
+    moved = np.where(is_outwards, np.minimum(size + units, 0x7F800000), np.maximum(size - units, 0))
+    away = np.copysign(moved.astype(np.int32).view(np.float32), x)
+    away = np.where(x == 0, np.copysign(smallest, toward), away)
+    is_nan = np.isnan(x) | np.isnan(toward)
+    return np.where(is_nan, np.float32(np.nan), np.where(x == toward, toward, away))
+
+
 OPERATIONS: dict[str, Operation] = {
     "identity": _exact(lambda a: a),
     "identity_int": _exact(lambda a: a),
@@ -299,6 +369,44 @@ OPERATIONS: dict[str, Operation] = {
     "addcmul": _exact(lambda a, b, c, value: a + value * b * c),
     "addcdiv": _exact(lambda a, b, c, value: a + value * b / c),
     "elu": _float64(_elu),
+    "tan": _float64(np.tan),
+    "asin": _float64(np.arcsin),
+    "acos": _float64(np.arccos),
+    "sinh": _float64(np.sinh),
+    "cosh": _float64(np.cosh),
+    "asinh": _float64(np.arcsinh),
+    "acosh": _float64(np.arccosh),
+    "atanh": _float64(np.arctanh),
+    "erfc": _float64(_elementwise(math.erfc)),
+    "erfcx": _double(torch.special.erfcx),
+    "erfinv": _double(torch.erfinv),
+    "ndtri": _double(torch.special.ndtri),
+    "lgamma": _double(torch.lgamma),
+    "digamma": _double(torch.digamma),
+    "i0e": _double(torch.special.i0e),
+    "i1e": _double(torch.special.i1e),
+    "k0e": _double(torch.special.scaled_modified_bessel_k0),
+    "k1e": _double(torch.special.scaled_modified_bessel_k1),
+    "bessel_j0": _precise(lambda a: mpmath.besselj(0, a)),
+    "bessel_j1": _precise(lambda a: mpmath.besselj(1, a)),
+    "bessel_y0": _bessel_y(0),
+    "bessel_y1": _bessel_y(1),
+    "airy_ai": _precise(mpmath.airyai),
+    "hypot": _float64(np.hypot),
+    "copysign": _exact(np.copysign),
+    "igamma": _double(torch.igamma),
+    "igammac": Operation(_igammac, False),
+    "zeta": _double(torch.special.zeta),
+    "chebyshev_t": _double(torch.special.chebyshev_polynomial_t),
+    "chebyshev_u": _double(torch.special.chebyshev_polynomial_u),
+    "chebyshev_v": _double(torch.special.chebyshev_polynomial_v),
+    "chebyshev_w": _double(torch.special.chebyshev_polynomial_w),
+    "hermite_h": _double(torch.special.hermite_polynomial_h),
+    "hermite_he": _double(torch.special.hermite_polynomial_he),
+    "laguerre": _double(torch.special.laguerre_polynomial_l),
+    "legendre": _double(torch.special.legendre_polynomial_p),
+    "nextafter": _exact(_next_after),
+    "gcd": _wrapped(np.gcd),
     "abs_int": _wrapped(np.abs),
     "neg_int": _wrapped(np.negative),
     "sign_int": _wrapped(np.sign),

@@ -84,6 +84,29 @@ def test_bernoulli_is_a_comparison_with_uniform_numbers(dtype: torch.dtype) -> N
     assert np.array_equal(values, expected.reshape(3, 70).astype(values.dtype))
 
 
+def uniform(count: int) -> np.ndarray:
+    return (words(count) >> 8).astype(np.float64) * 2.0**-24
+
+
+def test_exponential_numbers_are_quantiles_and_positive() -> None:
+    values = fill("exponential_", put(torch.zeros(3, 70)), 2.0)
+    np.testing.assert_allclose(values.ravel(), -np.log1p(-uniform(210)) / 2, rtol=1e-6)
+    assert (values > 0).all()
+
+
+def test_cauchy_numbers_are_quantiles() -> None:
+    values = fill("cauchy_", put(torch.zeros(210)), 1.0, 0.5)
+    angles = (uniform(210) - 0.5) * np.pi
+    np.testing.assert_allclose(values, 1 + 0.5 * np.tan(angles), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32])
+def test_geometric_numbers_count_trials(dtype: torch.dtype) -> None:
+    values = fill("geometric_", put(torch.zeros(210).to(dtype)), 0.25)
+    trials = np.ceil(np.log1p(-uniform(210)) / np.log1p(-0.25))
+    assert np.array_equal(values, np.maximum(trials, 1))
+
+
 def test_bernoulli_takes_a_tensor_of_probabilities() -> None:
     p = torch.tensor([0.0, 1.0]).repeat(35)
     values = fill("bernoulli_.Tensor", put(torch.zeros(70)), put(p))

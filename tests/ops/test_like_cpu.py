@@ -45,6 +45,7 @@ NUMBERS: dict[str, Example] = {
     "wrapped before a float out": lambda put: torch.add(
         put(SMALL), put(SMALL), out=put(torch.zeros(3))
     ),
+    "a multiple beyond bytes": lambda put: torch.lcm(put(BYTES), put(BYTES.flip(0) + 7)).int(),
     "a float beyond fp32": lambda put: put(SMALL.int()).fill_(16777217.0),
     "a float into bytes": lambda put: put(BYTES).fill_(200.5).int(),
     "every second of a column": lambda put: put(torch.arange(27).view(9, 3, 1)).view(-1)[2:8:2] + 1,
@@ -57,6 +58,73 @@ def test_numbers_are_those_of_the_cpu(example: Example) -> None:
     card, host = _both(example)
     assert card.dtype is host.dtype
     assert torch.equal(card.cpu(), host)
+
+
+HALVES = torch.linspace(-4, 4, 33)
+ODD = torch.tensor([0.0, -0.0, 1.0, -2.5, float("inf"), -float("inf"), float("nan"), 3e38])
+
+
+def _gradient(name: str, *args: object, **kwargs: object) -> Example:
+    """A gradient on the same numbers as its input."""
+    operation = getattr(torch.ops.aten, name)
+    return lambda put: operation(put(HALVES.flip(0)), put(HALVES), *args, **kwargs)
+
+
+FLOATS: dict[str, Example] = {
+    "decimals": lambda put: put(HALVES * 1.2345).round(decimals=2),
+    "decimals before the point": lambda put: put(HALVES * 1234.5).round(decimals=-2),
+    "no numbers": lambda put: put(ODD).nan_to_num(),
+    "chosen numbers": lambda put: put(ODD).nan_to_num(7.0, 8.0, -9.0),
+    "sign bits": lambda put: put(ODD).signbit(),
+    "signs": lambda put: torch.copysign(put(HALVES[:8]), put(ODD)),
+    "angles": lambda put: put(ODD).angle(),
+    "steps": lambda put: torch.heaviside(put(ODD), put(HALVES[:8])),
+    "neighbours": lambda put: torch.nextafter(put(ODD), put(HALVES[:8])),
+    "neighbours of zero": lambda put: torch.nextafter(put(ODD[:2]), put(torch.tensor([-1.0, 1.0]))),
+    "logarithms of nothing": lambda put: torch.xlogy(put(torch.zeros(8)), put(ODD)),
+    "sums of infinities": lambda put: torch.logaddexp(put(ODD[4:6]), put(ODD[4:6])),
+    "hypotenuses": lambda put: torch.hypot(put(ODD), put(ODD.flip(0))),
+    "odds": lambda put: put(torch.tensor([-0.5, 0.0, 0.25, 1.0, 1.5])).logit(),
+    "bounded odds": lambda put: put(torch.tensor([-0.5, 0.0, 0.25, 1.0, 1.5])).logit(0.125),
+    "shrunk": lambda put: torch.nn.functional.softshrink(put(ODD)),
+    "a truth between": lambda put: put(TRUTH).clamp_max(put(TRUTH.flip(0))),
+    "gelu": _gradient("gelu_backward"),
+    "gelu by tanh": _gradient("gelu_backward", approximate="tanh"),
+    "elu from the result": lambda put: torch.ops.aten.elu_backward(
+        put(HALVES), 1.5, 1.25, 0.5, True, put(HALVES / 4)
+    ),
+    "hardswish": _gradient("hardswish_backward"),
+    "hardsigmoid": _gradient("hardsigmoid_backward"),
+    "hardtanh": _gradient("hardtanh_backward", -1.0, 1.0),
+    "softplus": _gradient("softplus_backward", 1.0, 2.0),
+    "logit": _gradient("logit_backward"),
+    "silu": lambda put: torch.ops.aten.silu_backward(
+        put(HALVES), put(HALVES), grad_input=put(torch.zeros(33))
+    ),
+}
+
+
+@pytest.mark.parametrize("example", FLOATS.values(), ids=list(FLOATS))
+def test_floats_are_those_of_the_cpu_and_made_on_the_card(example: Example) -> None:
+    torch.spyre.reset_fallback_stats()
+    card, host = _both(example)
+    assert not torch.spyre.fallback_stats()
+    torch.testing.assert_close(card.cpu(), host, equal_nan=True)
+
+
+def test_the_neighbour_of_a_half_is_one_that_the_host_can_see() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        x = torch.tensor([0.0, 1.0, -1.0, 100.0], dtype=dtype, device=DEVICE)
+        above = torch.nextafter(x, torch.full_like(x, 1000.0))
+        assert (above.cpu() > x.cpu()).all()
+        assert torch.equal(torch.nextafter(above, torch.full_like(x, -1000.0))[1:], x[1:])
+
+
+def test_out_is_not_resized_if_it_is_an_operand() -> None:
+    for device in ("cpu", DEVICE):
+        x = torch.ones(5, 1, device=device)
+        with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+            torch.mul(x, torch.ones(5, 5, device=device), out=x)
 
 
 EXPANDED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
@@ -182,3 +250,10 @@ def test_uniform_numbers_stay_below_their_end(dtype: torch.dtype, bounds: tuple)
     values = torch.empty(20000, dtype=dtype, device=DEVICE).uniform_(low, high).cpu().float()
     assert values.min() >= low
     assert values.max() < high or low == high
+
+
+def test_log_normal_numbers_are_powers_of_normal_ones() -> None:
+    torch.manual_seed(1)
+    normal = torch.empty(1000, device=DEVICE).normal_(0.5, 0.25)
+    torch.manual_seed(1)
+    assert torch.equal(torch.empty(1000, device=DEVICE).log_normal_(0.5, 0.25), normal.exp())

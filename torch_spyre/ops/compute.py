@@ -9,7 +9,16 @@ import torch
 
 from torch_spyre.backend import opcodes
 from torch_spyre.ops.emitter import Emitter
-from torch_spyre.ops.formats import FP32, INT32, LARGEST, Kind, card_format, kind_of
+from torch_spyre.ops.formats import (
+    FACT,
+    FP32,
+    INT32,
+    LARGEST,
+    Kind,
+    card_format,
+    fact,
+    kind_of,
+)
 from torch_spyre.ops.plan import Argument, Bind, ScalarMeta, TensorMeta, UnsupportedError
 from torch_spyre.ops.promotion import common_dtype
 from torch_spyre.ops.registry import Expression, Formula, Pointwise, formula_for
@@ -58,6 +67,7 @@ _CLOSED_ON_BYTES = frozenset(
         "abs_int",
         "sign_int",
         "relu_int",
+        "gcd",
     ]
 )
 _NARROW_INTS = (torch.int8, torch.int16, torch.uint8)
@@ -80,7 +90,7 @@ class Computation:
         constants = {
             name: value
             for name, value in self.arguments.items()
-            if value is None or isinstance(value, str)
+            if value is None or isinstance(value, str | bool)
         }
         formula, operands = formula_for(entry, constants)
         dtype = self._compute_dtype(entry, formula)
@@ -121,7 +131,7 @@ class Computation:
         if into.dtype is torch.bool:
             fits = dtype is torch.bool
         elif into.dtype is torch.uint8:
-            fits = dtype is torch.uint8 and opcode in _CLOSED_ON_BYTES
+            fits = dtype is torch.uint8 and _gives_bytes(expression)
         if fits:
             self.evaluate(expression, preparation, into)
             return
@@ -136,14 +146,23 @@ class Computation:
         assert isinstance(expression, tuple)
         opcode = opcodes.by_name()[str(expression[0])]
         values: list[Value] = []
-        for operand, domain in zip(expression[1:], opcode.operands, strict=True):
+        for given, domain in zip(expression[1:], opcode.operands, strict=True):
+            operand = operands.present(given)
             if isinstance(operand, tuple):
-                values.append(self.evaluate(operand, operands))
+                values.append(self._shared(operand, operands))
+            elif isinstance(operand, str) and operand.startswith(FACT):
+                values.append(constant(fact(operand, operands.dtype), domain))
             elif isinstance(operand, str):
                 values.append(operands[operand])
             else:
                 values.append(constant(operand, domain))
         return self.emitter.apply(opcode.name, values, into)
+
+    def _shared(self, expression: Expression, operands: _Preparation) -> View:
+        """Part of a formula, computed once however often it appears in it."""
+        if expression not in operands.parts:
+            operands.parts[expression] = self.evaluate(expression, operands)
+        return operands.parts[expression]
 
     # ---- Conversions ---------------------------------------------------------------------------
 
@@ -236,10 +255,25 @@ class Computation:
         return replace(value, source=replace(value.source, limit=largest))
 
 
+def _consists_of(expression: Expression, allowed: frozenset[str]) -> bool:
+    """Whether an integer expression applies no other integer operations than these."""
+    if not isinstance(expression, tuple):
+        return True
+    opcode = opcodes.by_name()[str(expression[0])]
+    parts = zip(expression[1:], opcode.operands, strict=True)
+    return opcode.name in allowed and all(
+        _consists_of(part, allowed) for part, domain in parts if domain == "I"
+    )
+
+
+def _gives_bytes(expression: Expression) -> bool:
+    return _consists_of(expression, _CLOSED_ON_BYTES)
+
+
 def _is_modular(expression: Expression, dtype: torch.dtype) -> bool:
     """Is wrapping the result enough? Not where nothing wraps it because bytes give a byte."""
-    opcode = expression[0] if isinstance(expression, tuple) else expression
-    return opcode in _MODULAR and not (dtype is torch.uint8 and opcode in _CLOSED_ON_BYTES)
+    is_byte = dtype is torch.uint8 and _gives_bytes(expression)
+    return _consists_of(expression, _MODULAR) and not is_byte
 
 
 @dataclass
@@ -250,7 +284,14 @@ class _Preparation:
     entry: Pointwise
     dtype: torch.dtype
     is_modular: bool
+    parts: dict[Expression, View] = field(default_factory=dict)  # of the formula, as computed
     _ready: dict[str, Value] = field(default_factory=dict)
+
+    def present(self, operand: Expression) -> Expression:
+        """The operand itself, or what stands for it if the argument is None."""
+        if isinstance(operand, str) and self.computation.arguments.get(operand, 0) is None:
+            return self.entry.absent[operand]
+        return operand
 
     def __getitem__(self, name: str) -> Value:
         if name not in self._ready:

@@ -57,6 +57,10 @@ LARGEST = {
     torch.float8_e5m2: 57344.0,
 }
 
+# SEN169 has one bit of fraction less than float16, and an exponent less wide than bfloat16's.
+_SEN169_EPS = 2.0**-9
+_SEN169_SMALLEST = 2.0**-31 * (1 + 2.0**-9)
+
 
 def card_format(dtype: torch.dtype) -> CardFormat:
     """The card's format for a dtype; TypeError for one that it does not hold."""
@@ -71,3 +75,25 @@ def kind_of(dtype: torch.dtype) -> Kind:
     if dtype is torch.bool:
         return Kind.BOOL
     return Kind.FLOAT if dtype.is_floating_point else Kind.INT
+
+
+# The prefix of names in formulas that stand for a number that depends on the dtype.
+FACT = "dtype."
+
+
+def fact(name: str, dtype: torch.dtype) -> float:
+    """What a formula may ask about the dtype of its computation.
+
+    `dtype.min` and `dtype.max` are PyTorch's. `dtype.step` is the distance of neighbouring numbers
+    in units of fp32's last place and `dtype.smallest` the smallest positive number: of those that
+    both the card and the host can tell apart.
+    """
+    info = torch.finfo(dtype)
+    is_sen169 = card_format(dtype) is SEN169
+    facts: dict[str, float] = {
+        "dtype.min": info.min,
+        "dtype.max": info.max,
+        "dtype.step": max(info.eps, _SEN169_EPS if is_sen169 else 0) / 2.0**-23,
+        "dtype.smallest": max(info.eps * info.tiny, _SEN169_SMALLEST if is_sen169 else 0),
+    }
+    return facts[name]

@@ -117,12 +117,52 @@ def _below(end: float, bits: int) -> float:
     return (math.ceil(end / step) - 1) * step
 
 
+def _parameters(computation: Computation, *names: str) -> list[Value]:
+    """Arguments that are numbers, as floats."""
+    return [computation.number(computation.arguments[name], torch.float32) for name in names]
+
+
 def _normal(computation: Computation) -> None:
-    mean, std = (
-        computation.number(computation.arguments[n], torch.float32) for n in ("mean", "std")
-    )
+    mean, std = _parameters(computation, "mean", "std")
     normal = _random(computation, "random_normal", torch.float32)
     _store(computation, "add_scaled", [mean, normal, std], torch.float32)
+
+
+def _log_normal(computation: Computation) -> None:
+    mean, std = _parameters(computation, "mean", "std")
+    normal = _random(computation, "random_normal", torch.float32)
+    exponent = computation.emitter.apply("add_scaled", [mean, normal, std])
+    _store(computation, "exp", [exponent], torch.float32)
+
+
+def _exponential(computation: Computation) -> None:
+    """The inverse of the distribution; zero, which is no part of it, becomes half a step."""
+    emitter = computation.emitter
+    (rate,) = _parameters(computation, "lambd")
+    negative = emitter.apply("neg", [_random(computation, "random_uniform", torch.float32)])
+    quantile = emitter.apply("neg", [emitter.apply("log1p", [negative])])
+    positive = emitter.apply("maximum", [quantile, float_constant(2.0**-25)])
+    _store(computation, "div", [positive, rate], torch.float32)
+
+
+def _cauchy(computation: Computation) -> None:
+    emitter = computation.emitter
+    median, sigma = _parameters(computation, "median", "sigma")
+    uniform = _random(computation, "random_uniform", torch.float32)
+    centred = emitter.apply("sub", [uniform, float_constant(0.5)])
+    angle = emitter.apply("mul", [centred, float_constant(math.pi)])
+    _store(computation, "add_scaled", [median, emitter.apply("tan", [angle]), sigma], torch.float32)
+
+
+def _geometric(computation: Computation) -> None:
+    """How many trials it takes: at least one."""
+    emitter = computation.emitter
+    (p,) = _parameters(computation, "p")
+    negative = emitter.apply("neg", [_random(computation, "random_uniform", torch.float32)])
+    failure = emitter.apply("log1p", [emitter.apply("neg", [p])])
+    quotient = emitter.apply("div", [emitter.apply("log1p", [negative]), failure])
+    trials = emitter.apply("ceil", [quotient])
+    _store(computation, "maximum", [trials, float_constant(1.0)], torch.float32)
 
 
 def _bernoulli(computation: Computation) -> None:
@@ -174,6 +214,10 @@ def _arange(computation: Computation) -> None:
 _LOWERINGS: dict[str, Callable[[Computation], None]] = {
     "uniform_": _uniform,
     "normal_": _normal,
+    "log_normal_": _log_normal,
+    "exponential_": _exponential,
+    "cauchy_": _cauchy,
+    "geometric_": _geometric,
     "bernoulli_": _bernoulli,
     "bernoulli": _bernoulli,
     "random_": _random_integers,

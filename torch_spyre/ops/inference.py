@@ -55,12 +55,24 @@ def infer(overload: Overload, arguments: Mapping[str, Argument]) -> Result:
         if isinstance(argument, TensorMeta) and (is_in_place or name != overload.written)
     ]
     size = broadcast([tensor.size for tensor in inputs])
-    if is_in_place and isinstance(written, TensorMeta) and written.size != size:
+    # So may `out=` not be resized if it is an operand, too.
+    is_kept = is_in_place or any(_is_same(tensor, written) for tensor in inputs)
+    if is_kept and isinstance(written, TensorMeta) and written.size != size:
         raise RuntimeError(
             f"output with shape {list(written.size)} doesn't match the broadcast shape {list(size)}"
         )
     dtype = _probe(overload, arguments, len(size)).dtype
     return Result(size, elementwise_strides(size, inputs), dtype)
+
+
+def _is_same(tensor: TensorMeta, written: Argument) -> bool:
+    """Whether an operand is the very view that is written."""
+    if not isinstance(written, TensorMeta) or (tensor.alias, tensor.distance) != (
+        written.alias,
+        written.distance,
+    ):
+        return False
+    return written.alias >= 0 and (tensor.size, tensor.stride) == (written.size, written.stride)
 
 
 def has_repeats(tensor: TensorMeta) -> bool:

@@ -24,14 +24,19 @@ namespace spyre {
   X(33, floor, "F:F") X(34, ceil, "F:F") X(35, round, "F:F") X(36, trunc, "F:F")               \
   X(37, sign, "F:F") X(38, sin, "F:F") X(39, cos, "F:F") X(40, square, "F:F")                  \
   X(41, isnan, "F:F") X(42, isinf, "F:F") X(43, logical_not, "F:F") X(44, expm1, "F:F")        \
-  X(45, log10, "F:F")                                                                          \
+  X(45, log10, "F:F") X(46, tan, "F:F") X(47, asin, "F:F") X(48, acos, "F:F")                  \
+  X(49, sinh, "F:F") X(50, cosh, "F:F") X(51, asinh, "F:F") X(52, acosh, "F:F")                \
+  X(53, atanh, "F:F") X(54, erfc, "F:F") X(55, erfinv, "F:F") X(56, lgamma, "F:F")             \
+  X(57, digamma, "F:F") X(58, i0e, "F:F") X(59, i1e, "F:F") X(60, k0e, "F:F")                  \
+  X(61, k1e, "F:F") X(62, erfcx, "F:F") X(63, ndtri, "F:F")                                    \
   /* float binary */                                                                           \
   X(64, add, "FF:F") X(65, sub, "FF:F") X(66, mul, "FF:F") X(67, div, "FF:F")                  \
   X(68, maximum, "FF:F") X(69, minimum, "FF:F") X(70, pow, "FF:F") X(71, fmod, "FF:F")         \
   X(72, remainder, "FF:F") X(73, div_floor, "FF:F") X(74, div_trunc, "FF:F")                   \
   X(75, eq, "FF:F") X(76, ne, "FF:F") X(77, lt, "FF:F") X(78, le, "FF:F") X(79, gt, "FF:F")    \
   X(80, ge, "FF:F") X(81, logical_and, "FF:F") X(82, logical_or, "FF:F")                       \
-  X(83, logical_xor, "FF:F") X(84, atan2, "FF:F")                                              \
+  X(83, logical_xor, "FF:F") X(84, atan2, "FF:F") X(85, hypot, "FF:F")                         \
+  X(86, copysign, "FF:F") X(87, igamma, "FF:F") X(88, igammac, "FF:F") X(89, zeta, "FF:F")     \
   /* float ternary */                                                                          \
   X(96, where, "FFF:F") X(97, clamp, "FFF:F") X(98, lerp, "FFF:F")                             \
   X(99, add_scaled, "FFF:F")   /* a + alpha*b */                                               \
@@ -41,6 +46,13 @@ namespace spyre {
   X(103, addcmul, "FFFF:F")    /* a + value*b*c, last operand the value */                     \
   X(104, addcdiv, "FFFF:F")                                                                    \
   X(105, elu, "FFFF:F")        /* x, alpha, scale, input_scale */                              \
+  /* special functions; polynomials take x and the degree */                                   \
+  X(106, bessel_j0, "F:F") X(107, bessel_j1, "F:F") X(108, bessel_y0, "F:F")                   \
+  X(109, bessel_y1, "F:F") X(110, airy_ai, "F:F") X(111, chebyshev_t, "FF:F")                  \
+  X(112, chebyshev_u, "FF:F") X(113, chebyshev_v, "FF:F") X(114, chebyshev_w, "FF:F")          \
+  X(115, hermite_h, "FF:F") X(116, hermite_he, "FF:F") X(117, laguerre, "FF:F")                \
+  X(118, legendre, "FF:F")                                                                     \
+  X(119, nextafter, "FFIF:F")  /* x, toward, step in fp32's last places, smallest number */    \
   /* integer unary */                                                                          \
   X(128, abs_int, "I:I") X(129, neg_int, "I:I") X(130, sign_int, "I:I")                        \
   X(131, bitwise_not, "I:I") X(132, square_int, "I:I") X(133, relu_int, "I:I")                 \
@@ -53,7 +65,7 @@ namespace spyre {
   X(156, lt_int, "II:F") X(157, le_int, "II:F") X(158, gt_int, "II:F") X(159, ge_int, "II:F")  \
   X(160, bitwise_and, "II:I") X(161, bitwise_or, "II:I") X(162, bitwise_xor, "II:I")           \
   X(163, shift_left, "II:I") X(164, shift_right, "II:I") X(165, logical_and_int, "II:F")       \
-  X(166, logical_or_int, "II:F") X(167, logical_xor_int, "II:F")                               \
+  X(166, logical_or_int, "II:F") X(167, logical_xor_int, "II:F") X(168, gcd, "II:I")           \
   /* integer ternary */                                                                        \
   X(176, where_int, "FII:I") X(177, clamp_int, "III:I") X(178, add_scaled_int, "III:I")        \
   X(179, sub_scaled_int, "III:I") X(180, addcmul_int, "IIII:I")                                \

@@ -247,28 +247,33 @@ SPYRE_INLINE float pow_from(float result, float x, float y) {
 
 // ---- Error function -----------------------------------------------------------------------------
 
-// erfc(z) for z >= 0 with z*z given, error 1e-11 until it underflows. (z + 3) e^(z*z) erfc(z) is
-// smooth in t = (z - 3)/(z + 3): fitted for z up to 11, beyond which fp32 has nothing left.
-SPYRE_INLINE double erfc(double z, double squared) {
-  const double near = z < 11 ? z : 11;
-  const double inverse = 1.0 / (near + 3.0);
-  const double t = (near - 3.0) * inverse;
+// e^(z*z) erfc(z) for 0 <= z <= 11, error 1e-11. (z + 3) times it is smooth in t = (z - 3)/(z + 3).
+SPYRE_INLINE double erfc_scaled(double z) {
+  const double inverse = 1.0 / (z + 3.0);
+  const double t = (z - 3.0) * inverse;
   const double p = polynomial(
       t, {1.0740069070895004, -0.8833944531915449, 0.59022835694367505, -0.31046726043206776,
           0.11952776524486786, -0.026827262065346719, -0.0012124608068577195, 0.0030342820335250529,
           -0.0005480129603051572, -0.00027764024690045143, 0.00010633434716724618,
           3.1953201156589941e-5, -1.4672774719975201e-5, -5.4022196281725133e-6});
-  return exp(-squared) * p * inverse;
+  return p * inverse;
+}
+// erfc(z) for z >= 0 with z*z given, until it underflows: beyond 11 fp32 has nothing left.
+SPYRE_INLINE double erfc(double z, double squared) {
+  return exp(-squared) * erfc_scaled(z < 11 ? z : 11);
+}
+
+// erf(z) for 0 <= z <= 1, error 3e-11.
+SPYRE_INLINE double erf_near_zero(double z) {
+  return z *
+         polynomial(z * z, {1.1283791670615434, -0.3761263846802871, 0.11283782495236845,
+                            -0.026865430727670243, 0.0052210318078580228, -0.00084840804055351063,
+                            0.00011265959025606609, -9.6670445714869964e-6});
 }
 
 SPYRE_INLINE float erf_f(float x) {
   const double z = magnitude_of(x);
-  const double squared = z * z;
-  const double p =  // erf(z)/z for z <= 1, error 3e-11
-      polynomial(squared, {1.1283791670615434, -0.3761263846802871, 0.11283782495236845,
-                           -0.026865430727670243, 0.0052210318078580228, -0.00084840804055351063,
-                           0.00011265959025606609, -9.6670445714869964e-6});
-  const double result = z < 1 ? z * p : 1.0 - erfc(z, squared);
+  const double result = z < 1 ? erf_near_zero(z) : 1.0 - erfc(z, z * z);
   return is_nan(x) ? x : with_sign_of(static_cast<float>(result), x);
 }
 
@@ -355,9 +360,8 @@ static float cos_large(float x) {
   return static_cast<float>(sin_of({angle.rest, angle.quarter + 1}));
 }
 
-SPYRE_INLINE float atan2_f(float y, float x) {
-  const double a = magnitude_of(y);
-  const double b = magnitude_of(x);
+// The angle of the point (b, a), which lies in the first quadrant.
+SPYRE_INLINE double angle_of(double a, double b) {
   const double small = a < b ? a : b;
   const double large = a < b ? b : a;
   double ratio = small / large;
@@ -370,9 +374,12 @@ SPYRE_INLINE float atan2_f(float y, float x) {
               0.11105306732424464, -0.090491790937205773, 0.074952623780996963,
               -0.060221963879374327, 0.043646589442816673, -0.026005995977608619,
               0.011427633277375594, -0.0031954252407363946, 0.00041922786011272895});
-  double angle = ratio * p;
-  angle = a > b ? kPi / 2 - angle : angle;
-  angle = sign_of(x) != 0 ? kPi - angle : angle;
+  const double angle = ratio * p;
+  return a > b ? kPi / 2 - angle : angle;
+}
+SPYRE_INLINE float atan2_f(float y, float x) {
+  const double acute = angle_of(magnitude_of(y), magnitude_of(x));
+  const double angle = sign_of(x) != 0 ? kPi - acute : acute;
   const float result = with_sign_of(static_cast<float>(angle), y);
   return is_nan(x) | is_nan(y) ? kQuietNan : result;
 }

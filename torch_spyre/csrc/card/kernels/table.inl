@@ -6,6 +6,7 @@
 #include "matmul.inl"
 #include "pointwise.inl"
 #include "reduction.inl"
+#include "special.inl"
 #include "tile.inl"
 
 static consteval void put_codecs(Table& table) {
