@@ -1,7 +1,8 @@
 // The words of a block stay in the host core's cache while the steps go over them, one after the
 // other. What a step reads of an earlier one it takes from the words that that one left, rounded to
 // the format of the buffer they stand for; only what is read by somebody else is stored. Operands
-// that several steps read are widened once.
+// that several steps read are widened once. Simple operations on sticks of SEN169 take operands that
+// nobody else reads as they are stored, and leave rounded words, or none.
 #include "chain.h"
 
 #include <algorithm>
@@ -32,6 +33,7 @@ struct Value {
   bool is_result;
   bool is_stored;
   bool is_invariant;  // the same words in every block
+  bool is_direct;     // read as it is stored: it has no words
 };
 
 struct Instruction {
@@ -39,18 +41,12 @@ struct Instruction {
   std::array<int, kMaxInputs> in;  // values
   int loaded;                      // the first of the values that are loaded before it
   int out;
+  kernels::Direct direct;  // null: load, compute, store
 };
 
 bool is_identity(const StepRecord& step) {
   return step.opcode == static_cast<uint16_t>(Opcode::identity) ||
          step.opcode == static_cast<uint16_t>(Opcode::identity_int);
-}
-
-// A copy of whole sticks, which keeps all bits, also those of a NaN that widening does away with.
-bool is_stick_copy(const CoreStep& step) {
-  const OperandRecord& from = *step.operand[0].record;
-  return is_identity(*step.record) && is_in_memory(from) && lanes_of(from) == Lanes::Vector &&
-         from.format == step.output().record->format;
 }
 
 // Widening and narrowing give back every pattern.
@@ -141,6 +137,7 @@ class ChainRun {
       value_[instruction_[i].out].is_stored = !is_discarded || !is_whole || is_last;
     }
     make_streams(is_tail);
+    choose_direct();
     assign_rows();
   }
 
@@ -173,7 +170,7 @@ class ChainRun {
   }
 
   int add_value(const CoreOperand& operand, bool is_result) {
-    value_[values_] = {&operand, {}, 0, instructions_, is_result, false, false};
+    value_[values_] = {&operand, {}, 0, instructions_, is_result, false, false, false};
     return values_++;
   }
 
@@ -209,6 +206,20 @@ class ChainRun {
       value_[instruction.out].is_invariant = std::all_of(
           instruction.in.begin(), instruction.in.begin() + instruction.step->record->inputs,
           [&](int value) { return value_[value].is_invariant; });
+    }
+  }
+
+  // Which steps go from stored operands to a stored result, or to rounded words.
+  void choose_direct() {
+    for (int i = 0; i < instructions_; ++i) {
+      Instruction& instruction = instruction_[i];
+      const Value& result = value_[instruction.out];
+      instruction.direct = kernels::table().direct[instruction.step->record->opcode];
+      if (result.is_invariant || !result.stream.is_direct(true)) instruction.direct = nullptr;
+      if (instruction.direct == nullptr) continue;
+      for (int k = instruction.loaded; k < instruction.out; ++k) {
+        value_[k].is_direct = value_[k].last_use == i && value_[k].stream.is_direct(false);
+      }
     }
   }
 
@@ -273,14 +284,49 @@ class ChainRun {
   void run_block(int index, const Block& block) {
     const Instruction& instruction = instruction_[index];
     Value& result = value_[instruction.out];
-    if (!result.is_invariant) {
-      for (int i = instruction.loaded; i < instruction.out; ++i) {
-        value_[i].stream.load(block, words(i));
-      }
-      apply(instruction, block.iterations);
+    for (int i = instruction.loaded; i < instruction.out && !result.is_invariant; ++i) {
+      if (!value_[i].is_direct) value_[i].stream.load(block, words(i));
     }
+    if (instruction.direct != nullptr) {
+      run_direct(index, block);
+      return;
+    }
+    if (!result.is_invariant) apply(instruction, block.iterations);
     if (result.is_stored) result.stream.store(block, words(instruction.out));
     if (!result.is_invariant) round(index, block.iterations);
+  }
+
+  void run_direct(int index, const Block& block) {
+    const Instruction& instruction = instruction_[index];
+    const Value& result = value_[instruction.out];
+    const int lanes = first_.lanes;
+    int64_t done = 0;
+    for (int s = 0; s < block.segments; ++s) {
+      const Segment& segment = block.segment[s];
+      kernels::DirectSticks sticks{};
+      for (int i = 0; i < instruction.step->record->inputs; ++i) {
+        const Value& value = value_[instruction.in[i]];
+        sticks.in[i] = value.is_direct ? value.stream.direct_input(segment)
+                                       : words_input(instruction.in[i], done);
+      }
+      sticks.count = segment.count;
+      if (result.last_use > index) sticks.words = words(instruction.out) + done * lanes;
+      if (result.is_stored) {
+        sticks.stored = result.stream.place(segment);
+        sticks.stride = result.stream.run_stride();
+      }
+      instruction.direct(sticks);
+      done += segment.count;
+    }
+  }
+
+  // Iterations of a block from `first` on; one is enough of those that are all the same.
+  kernels::DirectInput words_input(int value, int64_t first) {
+    const auto at = value_[value].is_invariant ? 0 : first * first_.lanes;
+    const int64_t stride = first_.lanes * static_cast<int64_t>(sizeof(Word));
+    return {kernels::DirectInput::Kind::Words,
+            reinterpret_cast<const std::byte*>(words(value) + at),
+            value_[value].is_invariant ? 0 : stride};
   }
 
   // For the steps that read it.
@@ -337,6 +383,13 @@ void run_with_tail(std::span<const CoreStep> steps) {
 }
 
 }  // namespace
+
+bool is_stick_copy(const CoreStep& step) {
+  const OperandRecord& from = *step.operand[0].record;
+  return is_kind(*step.record, StepKind::Pointwise) && is_identity(*step.record) &&
+         is_in_memory(from) && lanes_of(from) == Lanes::Vector &&
+         from.format == step.output().record->format;
+}
 
 void run_chain(std::span<const CoreStep> steps) {
   if (steps.size() == 1 || std::all_of(steps.begin(), steps.end(), fits_chain)) {

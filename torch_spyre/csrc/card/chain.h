@@ -12,6 +12,9 @@ namespace spyre {
 // which are stored only where it takes that to get there.
 void run_chain(std::span<const CoreStep> steps);
 
+// A copy of whole sticks, which keeps all bits, also those of a NaN that widening does away with.
+bool is_stick_copy(const CoreStep& step);
+
 // A dimension along which threads can share the chain, as `slice_dimension` of a single step.
 int slice_dimension(std::span<const CoreStep> steps);
 

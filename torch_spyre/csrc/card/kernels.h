@@ -30,6 +30,30 @@ using LoadFirst = void (*)(const std::byte* from, int64_t stride, int64_t count,
 using Round = void (*)(Word* words, int64_t n);
 // `in[i]` and `out` hold n words each; `out` may be the same array as any input.
 using Pointwise = void (*)(const Word* const* in, Word* out, int64_t n);
+
+// An operand of a direct operation: 64 elements for each stick of the result, `stride` bytes apart.
+struct DirectInput {
+  enum class Kind : uint8_t {
+    Words,      // widened
+    Stick,      // SEN169, as it is stored
+    FirstWord,  // one word for all 64
+    FirstHalf,  // one element of SEN169 for all 64
+  };
+  Kind kind;
+  const std::byte* from;
+  int64_t stride;
+};
+// An operation on sticks of SEN169 from widening to rounding, in the host's registers. The bits are
+// those of loading, computing and storing one after the other. A stick is written after all of its
+// own inputs have been read.
+struct DirectSticks {
+  std::array<DirectInput, 2> in;
+  int64_t count;      // of sticks
+  Word* words;        // the rounded results, one stick after the other; null: nobody reads them
+  std::byte* stored;  // the results as they are stored; null: nowhere
+  int64_t stride;     // of `stored`
+};
+using Direct = void (*)(const DirectSticks& sticks);
 // Returns how many values did not fit the destination (int64 beyond 32 bits).
 using Convert = int64_t (*)(const std::byte* from, std::byte* to, int64_t n);
 
@@ -78,6 +102,7 @@ struct Table {
   std::array<LoadFirst, kDataFormats> load_first;
   std::array<Round, kDataFormats> round;      // null also where words are stored as they are
   std::array<Pointwise, kOpcodes> pointwise;  // null where the opcode is not pointwise
+  std::array<Direct, kOpcodes> direct;         // null: load, compute and store
   std::array<std::array<Convert, kDataFormats>, kHostFormats> to_card;  // null: no such pair
   std::array<std::array<Convert, kDataFormats>, kHostFormats> to_host;
   // Moves a tile: element (i, j) from `from + i*from_row + j*from_col` to

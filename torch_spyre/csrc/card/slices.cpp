@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <deque>
+#include <utility>
 
+#include "chain.h"
 #include "walk.h"
 
 namespace spyre {
@@ -50,8 +53,9 @@ struct Touch {
     (stride > 0 ? end : first) += stride * (count - 1);
   }
 
+  bool overlaps(const Touch& other) const { return first < other.end && other.first < end; }
   bool conflicts(const Touch& other) const {
-    return (is_write || other.is_write) && first < other.end && other.first < end;
+    return (is_write || other.is_write) && overlaps(other);
   }
 
   // Does every place have memory of its own? Sufficient, not necessary: the ways nest.
@@ -71,6 +75,101 @@ struct Touch {
            ways == other.ways && std::equal(way.begin(), way.begin() + ways, other.way.begin()) &&
            is_injective();
   }
+};
+
+// Units that are cut along one dimension each. A copy whose place a later one of them writes over
+// need not be made: those that read it in between can read what is copied.
+class Forwarding {
+ public:
+  Forwarding(std::span<const Unit> units, std::span<const int> dims)
+      : units_(units.begin(), units.end()), dims_(dims) {
+    for (size_t i = 0; i < units_.size(); ++i) {
+      if (units_[i].size() == 1 && is_stick_copy(units_[i][0]) && forward(i)) units_[i].clear();
+    }
+  }
+
+  // A unit that is not needed any more is empty.
+  const std::vector<Unit>& units() const { return units_; }
+
+ private:
+  bool forward(size_t index) {
+    const CoreStep copy = units_[index][0];
+    const Touch from(copy, copy.operand[0], dims_[index], false);
+    const Touch to(copy, copy.output(), dims_[index], true);
+    if (!is_plain_copy(copy) || !to.is_injective() || from.overlaps(to)) return false;
+    std::vector<std::pair<const CoreStep*, CoreOperand*>> readers;
+    bool is_over = false;
+    for (size_t i = index + 1; i < units_.size() && !is_over; ++i) {
+      for (CoreStep& step : units_[i]) {
+        for (int k = 0; k < step.operands(); ++k) {
+          CoreOperand& operand = step.operand[k];
+          if (!is_in_memory(*operand.record)) continue;
+          const bool is_output = k >= step.record->inputs;
+          const Touch touch(step, operand, dims_[i], is_output);
+          // Steps of a unit may write before all that an earlier one reads has been read.
+          if (is_output && touch.overlaps(from)) return false;
+          if (is_over || !touch.overlaps(to)) continue;
+          if (!touch.has_slices_of(to)) return false;
+          if (is_output) {
+            is_over = true;
+          } else if (may_read(step, operand, copy)) {
+            readers.emplace_back(&step, &operand);
+          } else {
+            return false;
+          }
+        }
+      }
+    }
+    if (!is_over) return false;
+    for (const auto& [step, operand] : readers) redirect(*step, *operand, copy);
+    return true;
+  }
+
+  // Every iteration copies a stick to a place of its own.
+  static bool is_plain_copy(const CoreStep& copy) {
+    for (int dim = 0; dim < copy.record->rank; ++dim) {
+      if (copy.extent[dim] > 1 && copy.output().record->stride[dim] == 0) return false;
+    }
+    return copy.output().tiles == 1;
+  }
+
+  // The copy's dimension that goes the same way through its result; -1 if there is none.
+  static int same_way(const CoreStep& copy, int64_t stride, int64_t extent) {
+    for (int dim = 0; dim < copy.record->rank; ++dim) {
+      if (copy.extent[dim] == extent && copy.output().record->stride[dim] == stride) return dim;
+    }
+    return -1;
+  }
+
+  static bool may_read(const CoreStep& step, const CoreOperand& operand, const CoreStep& copy) {
+    const OperandRecord& record = *operand.record;
+    if (record.format != copy.output().record->format || lanes_of(record) != Lanes::Vector ||
+        operand.tiles != 1) {
+      return false;
+    }
+    for (int dim = 0; dim < step.record->rank; ++dim) {
+      const int64_t stride = record.stride[dim];
+      const bool moves = step.extent[dim] > 1 && stride != 0;
+      if (moves && same_way(copy, stride, step.extent[dim]) < 0) return false;
+    }
+    return true;
+  }
+
+  void redirect(const CoreStep& step, CoreOperand& operand, const CoreStep& copy) {
+    OperandRecord& record = records_.emplace_back(*copy.operand[0].record);
+    for (int dim = 0; dim < step.record->rank; ++dim) {
+      const int64_t stride = operand.record->stride[dim];
+      const bool moves = step.extent[dim] > 1 && stride != 0;
+      record.stride[dim] =
+          moves ? copy.operand[0].record->stride[same_way(copy, stride, step.extent[dim])] : 0;
+    }
+    operand.record = &record;
+    operand.address = copy.operand[0].address;
+  }
+
+  std::vector<Unit> units_;
+  std::span<const int> dims_;
+  std::deque<OperandRecord> records_;  // which operands point to
 };
 
 // The units that can be cut along one dimension of the first.
@@ -102,15 +201,16 @@ class Cut {
   }
 
   void run(int64_t length, const std::function<void(const Unit&)>& run_unit) const {
+    const Forwarding forwarding(units_.first(taken()), dims_);
     Unit slice;
     for (int64_t begin = 0; begin < extent_; begin += length) {
       const int64_t end = std::min(begin + length, extent_);
       for (size_t i = 0; i < taken(); ++i) {
         slice.clear();
-        for (const CoreStep& step : units_[i]) {
+        for (const CoreStep& step : forwarding.units()[i]) {
           slice.push_back(slice_step(step, dims_[i], begin, end));
         }
-        run_unit(slice);
+        if (!slice.empty()) run_unit(slice);
       }
     }
   }

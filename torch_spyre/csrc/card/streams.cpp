@@ -39,6 +39,21 @@ Stream::Stream(const CoreOperand& operand, int lanes, const IterationSpace& spac
   }
 }
 
+bool Stream::is_direct(bool is_result) const {
+  const DataFormat format = format_of(*record_);
+  if (shape_ == Shape::FirstLane) {
+    return !is_result && (format == DataFormat::SEN169_FP16 || format == DataFormat::IEEE_FP32);
+  }
+  const bool is_stick = shape_ == Shape::Contiguous || shape_ == Shape::Sticks;
+  return is_stick && format == DataFormat::SEN169_FP16 && tiles_ == 1;
+}
+
+kernels::DirectInput::Kind Stream::direct_kind() const {
+  using Kind = kernels::DirectInput::Kind;
+  if (shape_ != Shape::FirstLane) return Kind::Stick;
+  return format_of(*record_) == DataFormat::IEEE_FP32 ? Kind::FirstWord : Kind::FirstHalf;
+}
+
 void Stream::fill(Word* words, int64_t iterations) const {
   if (!is_in_memory(*record_)) {
     std::fill_n(words, iterations * lanes_, word_);

@@ -35,6 +35,14 @@ class Stream {
            (run_stride_ == 0 && shape_ != Shape::Counter);
   }
 
+  // Can a direct operation (see kernels::DirectSticks) read the operand, or write the result?
+  bool is_direct(bool is_result) const;
+  kernels::DirectInput direct_input(const Segment& segment) const {
+    return {direct_kind(), address_ + segment.offset[walk_], run_stride_};
+  }
+  std::byte* place(const Segment& segment) const { return address_ + segment.offset[walk_]; }
+  int64_t run_stride() const { return run_stride_; }
+
   // An Invariant, for any number of iterations up to this one.
   void fill(kernels::Word* words, int64_t iterations) const;
   void load(const Block& block, kernels::Word* words);
@@ -47,6 +55,7 @@ class Stream {
   void round(kernels::Word* words, int64_t iterations) const;
 
  private:
+  kernels::DirectInput::Kind direct_kind() const;
   void load_segment(int64_t offset, kernels::Word* words, int64_t count) const;
   void load_sticks(const std::byte* from, kernels::Word* words, int64_t count) const;
   void count_up(uint64_t offset, kernels::Word* words, int64_t count) const;

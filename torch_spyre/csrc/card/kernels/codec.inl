@@ -27,6 +27,8 @@ struct Sen169 {
   static constexpr uint32_t kCode = 1u << 14;     // one unit in the last place, as fp32 bits
   static constexpr uint32_t kRebias = 96u << 23;  // fp32's bias less SEN169's
   static constexpr uint32_t kHalfSmallest = (95u << 23) | (1u << 14);  // half of 0x0001, as fp32
+  // The least that rounds to the symbol, as fp32.
+  static constexpr uint32_t kOverflow = kRebias + kSymbol * kCode - 0x2000;
 
   // Sign, exponent and fraction at their places in fp32, with this format's bias.
   SPYRE_INLINE uint32_t spread(Stored stored) {
@@ -56,13 +58,12 @@ struct Sen169 {
   // widen(narrow(word)), without the way through 16 bits.
   SPYRE_INLINE uint32_t round(uint32_t word) {
     constexpr uint32_t kSmallest = kRebias + kCode;
-    constexpr uint32_t kOverflow = kRebias + kSymbol * kCode;
     const uint32_t magnitude = word & kMagnitude;
     const uint32_t rounded = (magnitude + 0x2000u) & ~0x3FFFu;
     const uint32_t lifted = rounded > kSmallest ? rounded : kSmallest;
     const uint32_t number = (word & kSignBit) | (magnitude < kHalfSmallest ? 0 : lifted);
     const uint32_t symbol = word - kSignBit <= kInfinity ? kSignBit | kInfinity : kNan;
-    return rounded >= kOverflow ? symbol : number;
+    return magnitude >= kOverflow ? symbol : number;
   }
 };
 

@@ -5,6 +5,7 @@
 #include "math.inl"
 #include "matmul.inl"
 #include "pointwise.inl"
+#include "direct.inl"
 #include "reduction.inl"
 #include "special.inl"
 #include "tile.inl"
@@ -82,6 +83,9 @@ static consteval Table make_table(const char* isa) {
 #define SPYRE_OPCODE(value, name, signature) table.pointwise[value] = &op_##name;
   SPYRE_POINTWISE_OPCODES(SPYRE_OPCODE)
 #undef SPYRE_OPCODE
+#if SPYRE_FMA_WIDTH != 0
+  direct::put_all(table);
+#endif
   table.move_tile = &move_tile;
   table.multiply = &matmul::multiply;
 #if SPYRE_FMA_WIDTH != 0

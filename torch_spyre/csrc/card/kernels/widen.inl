@@ -34,32 +34,51 @@ SPYRE_INLINE Widened widen_numbers(const std::byte* from, uint32_t& symbols) {
           _mm512_castsi512_ps(_mm512_permutex2var_epi16(lower, second_half, upper))};
 }
 
-// 16 numbers as the lower halves of 32-bit lanes; `rare` is changed if one of them is neither zero
-// when rounded nor in the middle of the range.
-SPYRE_INLINE __m512i narrow_numbers(const Word* from, uint32_t& rare) {
-  const __m512i word = _mm512_loadu_si512(from);
-  const __m512i magnitude = _mm512_and_si512(word, _mm512_set1_epi32(kMagnitude));
-  const __m512i rebased = _mm512_sub_epi32(magnitude, _mm512_set1_epi32(Sen169::kRebias - 0x2000));
-  const __mmask16 is_number =
-      _mm512_cmplt_epu32_mask(_mm512_sub_epi32(rebased, _mm512_set1_epi32(Sen169::kCode)),
-                              _mm512_set1_epi32((Sen169::kSymbol - 1) * Sen169::kCode));
-  const __mmask16 is_zero =
-      _mm512_cmplt_epu32_mask(magnitude, _mm512_set1_epi32(Sen169::kHalfSmallest));
-  rare |= static_cast<uint16_t>(~(is_number | is_zero));
-  const __m512i code = _mm512_maskz_srli_epi32(static_cast<__mmask16>(~is_zero), rebased, 14);
-  constexpr int kSignAndRest = 0xEA;  // (a & b) | c
-  // With a mask, for GCC 12 warns of the plain one's header.
-  return _mm512_ternarylogic_epi32(_mm512_maskz_srli_epi32(0xFFFF, word, 16),
-                                   _mm512_set1_epi32(0x8000), code, kSignAndRest);
+SPYRE_INLINE __m512i magnitude_of(__m512i word) {
+  return _mm512_and_si512(word, _mm512_set1_epi32(kMagnitude));
+}
+SPYRE_INLINE __mmask16 is_not_zero(__m512i magnitude) {
+  return _mm512_cmpge_epu32_mask(magnitude, _mm512_set1_epi32(Sen169::kHalfSmallest));
 }
 
-SPYRE_INLINE void narrow_numbers(const Word* from, std::byte* to, uint32_t& rare) {
+// The codes of 16 numbers without their signs, in 32-bit lanes.
+SPYRE_INLINE __m512i narrow_magnitudes(__m512i magnitude) {
+  const __m512i rebased = _mm512_sub_epi32(magnitude, _mm512_set1_epi32(Sen169::kRebias - 0x2000));
+  const __m512i lifted = _mm512_maskz_max_epi32(0xFFFF, rebased, _mm512_set1_epi32(Sen169::kCode));
+  return _mm512_maskz_srli_epi32(is_not_zero(magnitude), lifted, 14);
+}
+
+// 32 numbers as they are stored; `rare` is changed if one of them is too large, or is none.
+SPYRE_INLINE __m512i narrow_numbers(const Widened& numbers, uint32_t& rare) {
   const __m512i lower_halves =
       _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32, 30, 28, 26,
                        24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
-  const __m512i first = narrow_numbers(from, rare);
-  const __m512i second = narrow_numbers(from + 16, rare);
-  _mm512_storeu_si512(to, _mm512_permutex2var_epi16(first, lower_halves, second));
+  const __m512i upper_halves = _mm512_add_epi16(lower_halves, _mm512_set1_epi16(1));
+  const __m512i first = _mm512_castps_si512(numbers.first);
+  const __m512i second = _mm512_castps_si512(numbers.second);
+  const __m512i magnitude[] = {magnitude_of(first), magnitude_of(second)};
+  const __m512i largest = _mm512_maskz_max_epu32(0xFFFF, magnitude[0], magnitude[1]);
+  rare |= _mm512_cmpge_epu32_mask(largest, _mm512_set1_epi32(Sen169::kOverflow));
+  const __m512i code = _mm512_permutex2var_epi16(narrow_magnitudes(magnitude[0]), lower_halves,
+                                                 narrow_magnitudes(magnitude[1]));
+  const __m512i sign = _mm512_permutex2var_epi16(first, upper_halves, second);
+  constexpr int kSignAndRest = 0xEA;  // (a & b) | c
+  return _mm512_ternarylogic_epi32(sign, _mm512_set1_epi16(static_cast<short>(0x8000)), code,
+                                   kSignAndRest);
+}
+
+// What storing and loading would make of 16 numbers that are not rare.
+SPYRE_INLINE __m512 round_numbers(__m512 numbers) {
+  const __m512i word = _mm512_castps_si512(numbers);
+  const __m512i magnitude = magnitude_of(word);
+  const __m512i rounded =
+      _mm512_maskz_max_epi32(is_not_zero(magnitude),
+                             _mm512_add_epi32(magnitude, _mm512_set1_epi32(0x2000)),
+                             _mm512_set1_epi32(Sen169::kRebias + Sen169::kCode));
+  constexpr int kSelect = 0xCA;  // a ? b : c
+  const __m512i with_sign = _mm512_ternarylogic_epi32(
+      _mm512_set1_epi32(static_cast<int>(kSignBit)), word, rounded, kSelect);
+  return _mm512_castsi512_ps(_mm512_and_si512(with_sign, _mm512_set1_epi32(~0x3FFF)));
 }
 
 #elif SPYRE_FMA_WIDTH == 8
@@ -87,27 +106,44 @@ SPYRE_INLINE Widened widen_numbers(const std::byte* from, uint32_t& symbols) {
           _mm256_castsi256_ps(_mm256_permute2x128_si256(even, odd, 0x31))};
 }
 
-SPYRE_INLINE __m256i narrow_numbers(const Word* from, __m256i& rare) {
-  const __m256i word = _mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(from));
-  const __m256i magnitude = _mm256_and_si256(word, _mm256_set1_epi32(kMagnitude));
-  const __m256i rebased = _mm256_sub_epi32(magnitude, _mm256_set1_epi32(Sen169::kRebias - 0x2000));
-  const __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(Sen169::kCode), rebased);
-  const __m256i is_large =
-      _mm256_cmpgt_epi32(rebased, _mm256_set1_epi32(Sen169::kSymbol * Sen169::kCode - 1));
-  const __m256i is_zero = _mm256_cmpgt_epi32(_mm256_set1_epi32(Sen169::kHalfSmallest), magnitude);
-  rare = _mm256_or_si256(rare, _mm256_or_si256(_mm256_andnot_si256(is_zero, is_small), is_large));
-  const __m256i code = _mm256_andnot_si256(is_zero, _mm256_srli_epi32(rebased, 14));
-  return _mm256_or_si256(code,
-                         _mm256_and_si256(_mm256_srli_epi32(word, 16), _mm256_set1_epi32(0x8000)));
+SPYRE_INLINE __m256i magnitude_of(__m256i word) {
+  return _mm256_and_si256(word, _mm256_set1_epi32(kMagnitude));
+}
+SPYRE_INLINE __m256i is_zero(__m256i magnitude) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(Sen169::kHalfSmallest), magnitude);
 }
 
-SPYRE_INLINE void narrow_numbers(const Word* from, std::byte* to, uint32_t& rare) {
-  __m256i any = _mm256_setzero_si256();
-  // Packing stays within 128 bits: quarters 0, 2, 1, 3.
+SPYRE_INLINE __m256i narrow_magnitudes(__m256i magnitude) {
+  const __m256i rebased = _mm256_sub_epi32(magnitude, _mm256_set1_epi32(Sen169::kRebias - 0x2000));
+  const __m256i lifted = _mm256_max_epi32(rebased, _mm256_set1_epi32(Sen169::kCode));
+  return _mm256_andnot_si256(is_zero(magnitude), _mm256_srli_epi32(lifted, 14));
+}
+
+SPYRE_INLINE __m256i narrow_numbers(const Widened& numbers, uint32_t& rare) {
+  const __m256i first = _mm256_castps_si256(numbers.first);
+  const __m256i second = _mm256_castps_si256(numbers.second);
+  const __m256i magnitude[] = {magnitude_of(first), magnitude_of(second)};
+  const __m256i largest = _mm256_max_epi32(magnitude[0], magnitude[1]);
+  rare |= static_cast<uint32_t>(_mm256_movemask_epi8(
+      _mm256_cmpgt_epi32(largest, _mm256_set1_epi32(Sen169::kOverflow - 1))));
+  // Packing stays within 128 bits: quarters 0, 2, 1, 3. It saturates, which keeps the signs.
+  const __m256i code =
+      _mm256_packus_epi32(narrow_magnitudes(magnitude[0]), narrow_magnitudes(magnitude[1]));
+  const __m256i sign = _mm256_packs_epi32(first, second);
   const __m256i packed =
-      _mm256_packus_epi32(narrow_numbers(from, any), narrow_numbers(from + 8, any));
-  rare |= static_cast<uint32_t>(_mm256_movemask_epi8(any));
-  _mm256_storeu_si256(reinterpret_cast<__m256i_u*>(to), _mm256_permute4x64_epi64(packed, 0xD8));
+      _mm256_or_si256(code, _mm256_and_si256(sign, _mm256_set1_epi16(static_cast<short>(0x8000))));
+  return _mm256_permute4x64_epi64(packed, 0xD8);
+}
+
+SPYRE_INLINE __m256 round_numbers(__m256 numbers) {
+  const __m256i word = _mm256_castps_si256(numbers);
+  const __m256i magnitude = magnitude_of(word);
+  const __m256i rounded =
+      _mm256_max_epi32(_mm256_add_epi32(magnitude, _mm256_set1_epi32(0x2000)),
+                       _mm256_set1_epi32(Sen169::kRebias + Sen169::kCode));
+  const __m256i number = _mm256_andnot_si256(is_zero(magnitude), rounded);
+  const __m256i with_sign = _mm256_or_si256(number, _mm256_xor_si256(word, magnitude));
+  return _mm256_castsi256_ps(_mm256_and_si256(with_sign, _mm256_set1_epi32(~0x3FFF)));
 }
 
 #endif
@@ -141,15 +177,19 @@ static void load_sen169(const std::byte* from, Word* to, int64_t n) {
   load<Sen169>(from, to, n);
 }
 
-// Sticks with a number that rounds to the smallest one or overflows, or with a NaN, which are rare,
-// take the plain loop.
+// Sticks with a number that overflows, or with a NaN, which are rare, take the plain loop.
 static void store_sen169(const Word* from, std::byte* to, int64_t n) {
 #if SPYRE_FMA_WIDTH != 0
   constexpr int64_t kStick = kStickBytes / 2;
   for (; n >= kStick; n -= kStick) {
     uint32_t rare = 0;
 #pragma GCC unroll 4
-    for (int i = 0; i < kStick; i += Widened::kElements) narrow_numbers(from + i, to + 2 * i, rare);
+    for (int i = 0; i < kStick; i += Widened::kElements) {
+      Widened numbers;
+      __builtin_memcpy(&numbers, from + i, sizeof(numbers));
+      const auto stored = narrow_numbers(numbers, rare);
+      __builtin_memcpy(to + 2 * i, &stored, sizeof(stored));
+    }
     if (rare != 0) store<Sen169>(from, to, kStick);
     from += kStick;
     to += kStickBytes;
