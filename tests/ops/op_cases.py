@@ -236,6 +236,7 @@ CASES: list[Case] = [
     Case("threshold_backward", (ANY, ANY, 0.5), FLOATS),
     Case("sigmoid_backward", (ANY, Draw(0, 1)), FLOATS, model=lambda g, y: g * ((1 - y) * y)),
     Case("tanh_backward", (ANY, Draw(-1, 1)), FLOATS, model=lambda g, y: g * (1 - y * y)),
+    Case("conj_physical_", (ANY,), (*FLOATS, *INTS, torch.bool)),
     # Mathematical functions.
     *_unary("tan sinh cosh asinh atan erfc", ANY, (*FLOATS, torch.int32, torch.bool), 1),
     *_unary("asin acos atanh erfinv", INSIDE, (*FLOATS, torch.bool), 1),

@@ -72,6 +72,13 @@ def test_polynomials_of_high_degree(name: str) -> None:
     assert ulps(name, rng.uniform(-1.25, 1.25, COUNT), rng.integers(0, 40, COUNT)) <= 1
 
 
+@pytest.mark.parametrize("kind", "tuvw")
+def test_chebyshev_polynomials_of_very_high_degree(kind: str) -> None:
+    rng = np.random.default_rng(7)
+    x = rng.uniform(-1.05, 1.05, COUNT)
+    assert ulps(f"chebyshev_{kind}", x, rng.integers(0, 300, COUNT)) <= 2
+
+
 FAR = [
     ("tan", 1e22, mpmath.tan),
     ("bessel_j0", 1e20, lambda x: mpmath.besselj(0, x)),

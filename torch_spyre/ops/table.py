@@ -65,6 +65,7 @@ ARITHMETIC: tuple[Entry, ...] = (
     same("sign", "sign_int", "identity"),
     same("sgn", "sign_int", "identity", floats="sign"),
     same("relu", "relu_int"),
+    same("conj_physical", "identity_int", "identity", floats="identity"),
     same("floor", "identity_int"),
     same("ceil", "identity_int"),
     same("round", "identity_int"),

@@ -488,13 +488,16 @@ SPYRE_INLINE bool is_huge(double x) { return x > kHuge || x < -kHuge; }
 
 enum class Kind : uint8_t { First, Second, Third, Fourth };
 
-// A Chebyshev polynomial of |x| <= 1 as the cosines and sines that define it.
-static double chebyshev_inside(double x, double n, Kind kind) {
-  const double angle = acos(x);
-  if (kind == Kind::First) return cos(n * angle);
-  if (kind == Kind::Second) return sin((n + 1.0) * angle) / sin(angle);
-  if (kind == Kind::Third) return cos((n + 0.5) * angle) / cos(0.5 * angle);
-  return sin((n + 0.5) * angle) / sin(0.5 * angle);
+// A Chebyshev polynomial of x > 1 as the hyperbolic functions that it is a quotient of.
+static double chebyshev_outside(double x, double n, Kind kind) {
+  const double above = x - 1.0;
+  const double angle = log1p(above + __builtin_sqrt(above * (above + 2.0)));
+  const double shift = kind == Kind::First ? 0.0 : kind == Kind::Second ? 1.0 : 0.5;
+  const double sign = kind == Kind::Second || kind == Kind::Fourth ? -1.0 : 1.0;
+  // Twice the cosine or the sine. The first kind has no divisor.
+  const auto twice = [sign](double a) { return exp(a) + sign * exp(-a); };
+  const double divisor = kind == Kind::First ? 2.0 : twice(shift * angle);
+  return twice((n + shift) * angle) / divisor;
 }
 static float chebyshev_f(float x, float n, Kind kind) {
   if (is_nan(x) | is_nan(n)) return kQuietNan;
@@ -509,13 +512,15 @@ static float chebyshev_f(float x, float n, Kind kind) {
   }
   const int64_t degree = degree_of(n);
   const double d = x;
-  const bool is_by_angle = degree > 64 && d < 1;
-  if (is_by_angle) return rounded(chebyshev_inside(d, static_cast<double>(degree), kind));
   if (d == 1) {
     const auto count = static_cast<double>(degree);
     const double ends[] = {1.0, count + 1.0, 1.0, 2.0 * count + 1.0};
     return rounded(ends[static_cast<int>(kind)]);
   }
+  if (d > 1 && degree > 64) {
+    return rounded(chebyshev_outside(d, static_cast<double>(degree), kind));
+  }
+  if (degree > kLargestDegree) return kQuietNan;
   const double firsts[] = {d, 2.0 * d, 2.0 * d - 1.0, 2.0 * d + 1.0};
   double before = 1.0;
   double value = degree == 0 ? 1.0 : firsts[static_cast<int>(kind)];
