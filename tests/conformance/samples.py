@@ -1,0 +1,143 @@
+"""Entries of `op_db`, and their inputs: on the host as the card will hold them, and on the card."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils import _pytree
+
+DEVICE = "spyre"
+DTYPES = {
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "int32": torch.int32,
+    "bool": torch.bool,
+}
+# card.md: everything else raises TypeError.
+CARD_DTYPES = frozenset(
+    [
+        *(torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2),
+        *(torch.bool, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8),
+    ]
+)
+
+
+@functools.cache
+def operations() -> dict[str, OpInfo]:
+    """Every entry by its full name, such as "add" or "div.floor_rounding"."""
+    return {op.full_name: op for op in op_db}
+
+
+def matching(patterns: str) -> list[str]:
+    """The entries that match one of the comma-separated patterns ("sort,*pool2d")."""
+    wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
+    return [name for name in operations() if any(fnmatchcase(name, each) for each in wanted)]
+
+
+def dtypes_of(name: str) -> list[str]:
+    """The names of the dtypes that are checked for an entry: those it supports on the CPU."""
+    supported = operations()[name].supported_dtypes("cpu")
+    return [text for text, dtype in DTYPES.items() if dtype in supported]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The arguments of one call."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def map(self, function: Callable[[Any], Any]) -> Inputs:
+        """The same arguments with the function applied to tensors, dtypes and devices."""
+        args, kwargs = _pytree.tree_map(function, (self.args, self.kwargs))
+        return Inputs(args, kwargs)
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All tensors among the arguments, those in lists too."""
+        leaves = _pytree.tree_leaves((self.args, self.kwargs))
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    def clone(self) -> Inputs:
+        """The same arguments with tensors of their own, strides included."""
+        return self.map(lambda x: _moved(x, "cpu") if isinstance(x, torch.Tensor) else x)
+
+    def on_card(self) -> Inputs:
+        """The same arguments on the card; a device among them becomes the card."""
+
+        def put(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                return _moved(value, DEVICE)
+            return torch.device(DEVICE) if isinstance(value, torch.device) else value
+
+        moved = self.map(put)
+        if isinstance(moved.kwargs.get("device"), str):
+            return replace(moved, kwargs={**moved.kwargs, "device": DEVICE})
+        return moved
+
+    def widened(self, narrow: torch.dtype, wide: torch.dtype) -> Inputs:
+        """The same call in a wider dtype: its tensors, and dtypes that are asked for."""
+
+        def widen(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                return value.to(wide) if value.dtype is narrow else value.clone()
+            return wide if value is narrow else value
+
+        return self.map(widen)
+
+    def text(self) -> str:
+        """For reports: shapes and values, not the tensors."""
+
+        def short(value: Any) -> str:
+            if isinstance(value, torch.Tensor):
+                dtype = str(value.dtype).removeprefix("torch.")
+                strides = "" if value.is_contiguous() else f" strides {list(value.stride())}"
+                return f"{dtype}{list(value.shape)}{strides}"
+            if isinstance(value, list | tuple):
+                return "[" + ", ".join(map(short, value)) + "]"
+            return repr(value)
+
+        named = [f"{key}={short(value)}" for key, value in self.kwargs.items()]
+        return ", ".join([*map(short, self.args), *named])
+
+
+def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """A copy on the device with the same strides and offset, also where they skip or repeat."""
+    if tensor.layout is not torch.strided or tensor.is_complex():
+        return tensor.to(device, copy=True)
+    if tensor.is_contiguous():
+        return tensor.detach().to(device, copy=True)
+    size = tensor.untyped_storage().nbytes() // tensor.itemsize
+    storage = torch.as_strided(tensor.detach(), (size,), (1,), 0)
+    moved = storage.to(device, copy=True)
+    return moved.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+def _as_the_card_holds(value: Any) -> Any:
+    """16-bit floats lose a bit on the card: such a tensor is read back, and keeps its strides."""
+    if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
+        value.copy_(value.to(DEVICE).cpu())
+    return value
+
+
+def _spread(samples: list[SampleInput], cap: int) -> list[SampleInput]:
+    """At most `cap` of them, from first to last: neighbours are alike."""
+    if len(samples) <= cap:
+        return samples
+    return [samples[i * len(samples) // cap] for i in range(cap)]
+
+
+def inputs_of(name: str, dtype: str, cap: int) -> Iterator[Inputs]:
+    """The inputs of an entry, on the CPU; the same ones in every run."""
+    torch.manual_seed(zlib.crc32(f"{name} {dtype}".encode()))
+    made = operations()[name].sample_inputs("cpu", DTYPES[dtype], requires_grad=False)
+    for sample in _spread(list(made), cap):
+        inputs = Inputs((sample.input, *sample.args), dict(sample.kwargs))
+        yield inputs.map(_as_the_card_holds)
