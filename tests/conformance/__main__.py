@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from tests.conformance import pool
-from tests.conformance.results import Entry, Key, Scoreboard, Status
+from tests.conformance.device_tests import columns_of
+from tests.conformance.results import Entry, Key, Scoreboard
 from tests.conformance.samples import DTYPES, dtypes_of, matching
 
 _SAVE_EVERY = 15.0  # seconds
@@ -20,10 +21,13 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     parser.add_argument("--ops", default="*", help='names, with *: "sort,*pool2d" (default: all)')
     parser.add_argument("--dtypes", default=",".join(DTYPES), help="default: all four")
+    parser.add_argument(
+        "--tests", default="", help="device-generic tests of device_tests.toml, or 'all'"
+    )
     parser.add_argument("--json", type=Path, help="where to keep the results")
     parser.add_argument("--resume", action="store_true", help="leave out what --json has already")
     parser.add_argument("--again", default="", help='of --json, redo "wrong,error,crash"')
-    parser.add_argument("--cap", type=int, default=12, help="samples per entry and dtype")
+    parser.add_argument("--cap", type=int, default=40, help="samples per entry and dtype")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--seconds", type=float, default=120, help="limit per entry and dtype")
     parser.add_argument("--page", type=Path, help="write the page of the docs from the results")
@@ -31,13 +35,25 @@ def _options() -> argparse.Namespace:
 
 
 def _keys(options: argparse.Namespace, board: Scoreboard) -> list[Key]:
-    dtypes = [name.strip() for name in options.dtypes.split(",")]
-    again = {Status[name.strip().upper()] for name in options.again.split(",") if name.strip()}
-    keys = [(op, dtype) for op in matching(options.ops) for dtype in dtypes_of(op)]
-    keys = [key for key in keys if key[1] in dtypes]
+    dtypes, tests, again = map(_listed, (options.dtypes, options.tests, options.again))
+    keys = [
+        (op, column)
+        for op in matching(options.ops)
+        for column in (*dtypes_of(op), *columns_of(op))
+        if column.split()[-1] in dtypes
+        and (" " not in column or "all" in tests or column.split()[0] in tests)
+    ]
     if again:
-        return [key for key in keys if key in board.entries and board.entries[key].status in again]
+        return [
+            key
+            for key in keys
+            if key in board.entries and board.entries[key].status.name.lower() in again
+        ]
     return [key for key in keys if not (options.resume and key in board.entries)]
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _commit() -> str:
@@ -49,7 +65,7 @@ def _commit() -> str:
 
 def _line(key: Key, entry: Entry) -> str:
     more = entry.detail or ", ".join(entry.fallbacks)
-    return f"{entry.status.name.lower():9}{key[0]:45}{key[1]:9}{more[:150]}"
+    return f"{entry.status.name.lower():9}{key[0]:45}{key[1]:22}{more[:150]}"
 
 
 def main() -> int:

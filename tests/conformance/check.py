@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,11 @@ import torch
 from torch.utils import _pytree
 
 from tests.conformance.compare import Reference, mismatch
-from tests.conformance.expected import Expectation, expectation
+from tests.conformance.device_tests import calls
+from tests.conformance.expected import expectation
 from tests.conformance.results import Entry, Status
 from tests.conformance.samples import CARD_DTYPES, DTYPES, Inputs, inputs_of, operations
-from tests.conformance.variants import Variant, shares_storage, variants
+from tests.conformance.variants import Variant, functional, shares_storage, variants
 
 _WIDER = {torch.float16: torch.float32, torch.float32: torch.float64}
 
@@ -34,19 +35,27 @@ class Outcome:
     detail: str = ""
 
 
-def check(name: str, dtype: str, cap: int) -> Entry:
-    """Check one entry of `op_db` for a dtype with at most `cap` samples."""
-    calls = 0
+def check(name: str, column: str, cap: int) -> Entry:
+    """Check one entry of `op_db` for a dtype ("float16") with at most `cap` samples.
+
+    Or for one of the device-generic tests ("gradients float32").
+    """
+    count = 0
     worst = Outcome(Status.SKIPPED)
     fallbacks: set[str] = set()
+    dtype = column.split()[-1]
     with _quiet():
-        for variant, inputs, outcome in _outcomes(name, dtype, cap):
-            calls += 1
-            fallbacks |= outcome.fallbacks
-            if outcome.status > worst.status:
-                detail = outcome.detail and f"{variant} of ({inputs}): {outcome.detail}"
-                worst = Outcome(outcome.status, detail=detail)
-    return Entry(worst.status, calls, tuple(sorted(fallbacks)), worst.detail)
+        made = _of_samples(name, dtype, cap) if column == dtype else _of_test(name, column)
+        for variant, inputs, like in made:
+            with contextlib.suppress(NoReferenceError):
+                outcome = _outcome(name, dtype, variant, inputs, like)
+                count += 1
+                fallbacks |= outcome.fallbacks
+                if outcome.status > worst.status:
+                    where = f"{variant.name} of ({inputs.text()})"[:200]
+                    detail = outcome.detail and f"{where}: {outcome.detail}"
+                    worst = Outcome(outcome.status, detail=detail)
+    return Entry(worst.status, count, tuple(sorted(fallbacks)), worst.detail)
 
 
 @contextlib.contextmanager
@@ -56,25 +65,31 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _outcomes(name: str, dtype: str, cap: int) -> Iterator[tuple[str, str, Outcome]]:
-    op, expected = operations()[name], expectation(name, dtype)
-    if expected.check == "skip":
-        return
+_Call = tuple[Variant, Inputs, Any]  # with the functional result on the CPU
+
+
+def _of_samples(name: str, dtype: str, cap: int) -> Iterator[_Call]:
+    op = operations()[name]
     for index, inputs in enumerate(inputs_of(name, dtype, cap)):
-        try:
-            like = _call_on_cpu(op.op, inputs)
-        except NoReferenceError:
-            continue
-        for variant in variants(op, like, is_first=index == 0):
-            with contextlib.suppress(NoReferenceError):
-                outcome = _outcome(name, DTYPES[dtype], variant, inputs, like, expected)
-                yield variant.name, inputs.text(), outcome
+        with contextlib.suppress(NoReferenceError):
+            like = _on_cpu(functional(op), inputs)
+            for variant in variants(op, like, is_first=index == 0):
+                yield variant, inputs, like
 
 
-def _call_on_cpu(call: Any, inputs: Inputs, *more: Any) -> Any:
-    copies = inputs.clone()
+def _of_test(name: str, column: str) -> Iterator[_Call]:
+    op = operations()[name]
+    for variant, inputs in calls(name, column):
+        like = None
+        with contextlib.suppress(NoReferenceError):
+            like = _on_cpu(functional(op), inputs)
+        if not (variant.name == "gradient" and _foreign_dtypes(inputs, like)):
+            yield variant, inputs, like
+
+
+def _on_cpu(call: Callable[[Inputs, Any], Any], inputs: Inputs) -> Any:
     try:
-        return call(copies, *more) if more else call(*copies.args, **copies.kwargs)
+        return call(inputs.clone(), None)
     except Exception as error:
         raise NoReferenceError from error
 
@@ -101,29 +116,31 @@ def _reference(
 
 def _outcome(
     name: str,
-    dtype: torch.dtype,
+    dtype: str,
     variant: Variant,
     inputs: Inputs,
     like: Any,
-    expected: Expectation,
 ) -> Outcome:
+    expected = expectation(name, dtype)
     inputs = variant.prepare(inputs)
-    after, reference = _reference(variant, inputs, like, dtype)
+    after, reference = _reference(variant, inputs, like, DTYPES[dtype])
     needs = _foreign_dtypes(inputs, reference.narrow)
     torch.spyre.reset_fallback_stats()
     try:
-        on_card = inputs.on_card()
+        on_card = inputs.on_card(expected.host)
         torch.spyre.reset_fallback_stats()
         result = variant.call(on_card, like)
         fallbacks = frozenset(torch.spyre.fallback_stats())
         views = _views_lost(result, on_card, reference.narrow, after)
         result = _pytree.tree_map(_to_host, result)
     except Exception as error:
+        if expected.check == "refused" and isinstance(error, NotImplementedError):
+            return Outcome(Status.REFUSED)
         return _judge_error(error, needs)
-    if needs:
-        names = ", ".join(sorted(map(str, needs)))
-        return Outcome(Status.ERROR, fallbacks, f"no TypeError, though the call needs {names}")
-    found = views or mismatch(operations()[name], result, reference, expected.check == "values")
+    has_values = expected.check == "values" and not inputs.is_random()
+    found = views or mismatch(
+        operations()[name], result, reference, values=has_values, wider=expected.wider
+    )
     if found:
         return Outcome(Status.WRONG, fallbacks, found)
     return Outcome(Status.FALLBACK if fallbacks else Status.CARD, fallbacks)
@@ -144,10 +161,10 @@ def _foreign_dtypes(inputs: Inputs, result: Any) -> set[torch.dtype]:
 def _judge_error(error: Exception, needs: set[torch.dtype]) -> Outcome:
     text = str(error).strip().splitlines()
     detail = f"{type(error).__name__}: {text[0] if text else ''}"[:300]
-    if needs and isinstance(error, TypeError):
-        # Any dtype that the card lacks will do: one may need float64 on the way to complex128.
-        if any(str(dtype) in str(error) for dtype in _ALL_FOREIGN):
-            return Outcome(Status.DTYPE, detail=detail)
+    # Any dtype that the card lacks will do: one may need float64 on the way to complex128.
+    names_dtype = any(str(dtype) in str(error) for dtype in _ALL_FOREIGN)
+    if needs and isinstance(error, TypeError) and names_dtype:
+        return Outcome(Status.DTYPE, detail=detail)
     return Outcome(Status.ERROR, detail=detail)
 
 

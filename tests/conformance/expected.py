@@ -13,27 +13,40 @@ _FILE = Path(__file__).with_name("expected.toml")
 
 @dataclass(frozen=True)
 class Expectation:
-    """How much of an entry is checked, and why not all of it.
+    """How an entry may differ from the CPU, and why.
 
-    `check` is "values" (all), "shapes" (structure, shapes and dtypes) or "skip".
+    `check` is "values" (all is compared), "shapes" (structure, shapes and dtypes are) or "refused".
     """
 
     check: str = "values"
+    wider: bool = False
+    host: tuple[int, ...] = ()
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class _Rule:
+    ops: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    expected: Expectation
+
+    def covers(self, name: str, dtype: str) -> bool:
+        is_named = any(fnmatchcase(name, op) for op in self.ops)
+        return is_named and any(fnmatchcase(dtype, each) for each in self.dtypes)
+
+
 @functools.cache
-def _rules() -> tuple[tuple[tuple[str, ...], tuple[str, ...], Expectation], ...]:
-    made = tomllib.loads(_FILE.read_text())["difference"]
-    return tuple(
-        (tuple(rule["ops"]), tuple(rule.get("dtypes", ["*"])), Expectation(rule["check"], rule["reason"]))
-        for rule in made
-    )
+def rules() -> tuple[_Rule, ...]:
+    """The file, read."""
+    made = []
+    for rule in tomllib.loads(_FILE.read_text())["difference"]:
+        ops, dtypes = tuple(rule.pop("ops")), tuple(rule.pop("dtypes", ["*"]))
+        expected = Expectation(**{**rule, "host": tuple(rule.get("host", ()))})
+        made.append(_Rule(ops, dtypes, expected))
+    return tuple(made)
 
 
 def expectation(name: str, dtype: str) -> Expectation:
-    """What to expect of an entry: by default, everything."""
-    for ops, dtypes, expected in _rules():
-        if any(fnmatchcase(name, op) for op in ops) and any(fnmatchcase(dtype, d) for d in dtypes):
-            return expected
-    return Expectation()
+    """What to expect of an entry: by default, everything. The first rule that covers it counts."""
+    found = (rule.expected for rule in rules() if rule.covers(name, dtype))
+    return next(found, Expectation())

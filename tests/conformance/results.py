@@ -15,12 +15,13 @@ class Status(enum.IntEnum):
     """What came of an entry, the worst of its calls; later is worse."""
 
     SKIPPED = 0  # nothing to compare with
-    DTYPE = 1  # needs a dtype that the card lacks, and says so
-    CARD = 2
-    FALLBACK = 3
-    ERROR = 4
-    WRONG = 5
-    CRASH = 6  # the process died, or didn't come to an end
+    REFUSED = 1  # as expected.toml has it
+    DTYPE = 2  # needs a dtype that the card lacks, and says so
+    CARD = 3
+    FALLBACK = 4
+    ERROR = 5
+    WRONG = 6
+    CRASH = 7  # the process died, or didn't come to an end
 
     @property
     def is_good(self) -> bool:
@@ -57,7 +58,7 @@ class Entry:
         )
 
 
-Key = tuple[str, str]  # the entry's name, the dtype's
+Key = tuple[str, str]  # the entry's name; a dtype, or a device-generic test and a dtype
 
 
 @dataclass
@@ -99,26 +100,34 @@ class Scoreboard:
         scratch.write_text(text)
         scratch.replace(path)
 
-    def counts(self, dtype: str | None = None) -> Counter[Status]:
-        """How many entries there are of each status."""
+    def counts(self, *columns: str) -> Counter[Status]:
+        """How many entries of these columns there are of each status."""
         return Counter(
-            entry.status for (_, of), entry in self.entries.items() if dtype in (None, of)
+            entry.status for (_, column), entry in self.entries.items() if column in columns
         )
+
+    def columns(self) -> tuple[list[str], list[str]]:
+        """The dtypes, and the device-generic tests."""
+        found = sorted({column for _, column in self.entries})
+        return [x for x in found if " " not in x], [x for x in found if " " in x]
 
     def summary(self) -> str:
         """The figures that the project is held to."""
-        lines = [f"{'':10}" + "".join(f"{status.name.lower():>10}" for status in Status)]
-        for dtype in (*sorted({dtype for _, dtype in self.entries}), None):
-            counts = self.counts(dtype)
+        dtypes, tests = self.columns()
+        rows = {dtype: [dtype] for dtype in dtypes} | {"all dtypes": dtypes}
+        rows |= {test: [test] for test in tests}
+        lines = [f"{'':22}" + "".join(f"{status.name.lower():>10}" for status in Status)]
+        for row, columns in rows.items():
+            counts = self.counts(*columns)
             numbers = "".join(f"{counts[status]:>10}" for status in Status)
-            lines.append(f"{dtype or 'all':10}{numbers}")
+            lines.append(f"{row:22}{numbers}")
         lines.append("")
         lines += [f"{name:46}{share:7.1%}" for name, share in self.shares().items()]
         return "\n".join(lines)
 
     def shares(self) -> dict[str, float]:
         """Fractions of the entries that need no dtype the card lacks."""
-        counts = self.counts()
+        counts = self.counts(*self.columns()[0])
         total = sum(n for status, n in counts.items() if status >= Status.CARD) or 1
         half = self.counts("float16")
         halves = sum(n for status, n in half.items() if status >= Status.CARD) or 1

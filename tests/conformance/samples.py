@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils import _pytree
 
 DEVICE = "spyre"
@@ -54,23 +54,31 @@ class Inputs:
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    finish: Callable[[Any], Any] = lambda result: result  # makes a result differentiable
 
     def map(self, function: Callable[[Any], Any]) -> Inputs:
         """The same arguments with the function applied to tensors, dtypes and devices."""
         args, kwargs = _pytree.tree_map(function, (self.args, self.kwargs))
-        return Inputs(args, kwargs)
+        return replace(self, args=args, kwargs=kwargs)
 
     def tensors(self) -> list[torch.Tensor]:
         """All tensors among the arguments, those in lists too."""
         leaves = _pytree.tree_leaves((self.args, self.kwargs))
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
+    def held(self) -> Inputs:
+        """With the values that the card holds for 16-bit floats: they lose a bit there."""
+        return self.map(_as_the_card_holds)
+
     def clone(self) -> Inputs:
         """The same arguments with tensors of their own, strides included."""
         return self.map(lambda x: _moved(x, "cpu") if isinstance(x, torch.Tensor) else x)
 
-    def on_card(self) -> Inputs:
-        """The same arguments on the card; a device among them becomes the card."""
+    def on_card(self, host: tuple[int, ...] = ()) -> Inputs:
+        """The same arguments on the card; a device among them becomes the card.
+
+        Arguments at the positions `host` stay where they are.
+        """
 
         def put(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
@@ -78,6 +86,8 @@ class Inputs:
             return torch.device(DEVICE) if isinstance(value, torch.device) else value
 
         moved = self.map(put)
+        args = tuple(self.args[i] if i in host else moved.args[i] for i in range(len(self.args)))
+        moved = replace(moved, args=args)
         if isinstance(moved.kwargs.get("device"), str):
             return replace(moved, kwargs={**moved.kwargs, "device": DEVICE})
         return moved
@@ -87,10 +97,15 @@ class Inputs:
 
         def widen(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
-                return value.to(wide) if value.dtype is narrow else value.clone()
+                made = value.detach().to(wide if value.dtype is narrow else value.dtype, copy=True)
+                return made.requires_grad_(value.requires_grad)
             return wide if value is narrow else value
 
         return self.map(widen)
+
+    def is_random(self) -> bool:
+        """Does an argument ask for random numbers?"""
+        return bool(self.kwargs.get("dropout_p"))
 
     def text(self) -> str:
         """For reports: shapes and values, not the tensors."""
@@ -98,7 +113,8 @@ class Inputs:
         def short(value: Any) -> str:
             if isinstance(value, torch.Tensor):
                 dtype = str(value.dtype).removeprefix("torch.")
-                strides = "" if value.is_contiguous() else f" strides {list(value.stride())}"
+                is_plain = value.layout is not torch.strided or value.is_contiguous()
+                strides = "" if is_plain else f" strides {list(value.stride())}"
                 return f"{dtype}{list(value.shape)}{strides}"
             if isinstance(value, list | tuple):
                 return "[" + ", ".join(map(short, value)) + "]"
@@ -110,34 +126,34 @@ class Inputs:
 
 def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
     """A copy on the device with the same strides and offset, also where they skip or repeat."""
-    if tensor.layout is not torch.strided or tensor.is_complex():
-        return tensor.to(device, copy=True)
-    if tensor.is_contiguous():
-        return tensor.detach().to(device, copy=True)
-    size = tensor.untyped_storage().nbytes() // tensor.itemsize
-    storage = torch.as_strided(tensor.detach(), (size,), (1,), 0)
-    moved = storage.to(device, copy=True)
-    return moved.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+    source = tensor.detach()
+    is_plain = source.layout is torch.strided and not (source.is_conj() or source.is_neg())
+    if not is_plain or source.is_contiguous():
+        moved = source.to(device, copy=True)
+    else:
+        size = source.untyped_storage().nbytes() // source.itemsize
+        storage = torch.as_strided(source, (size,), (1,), 0).to(device, copy=True)
+        moved = storage.as_strided(source.size(), source.stride(), source.storage_offset())
+    return moved.requires_grad_(tensor.requires_grad)
 
 
 def _as_the_card_holds(value: Any) -> Any:
-    """16-bit floats lose a bit on the card: such a tensor is read back, and keeps its strides."""
     if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
-        value.copy_(value.to(DEVICE).cpu())
+        value.copy_(value.to(DEVICE).cpu())  # in place: it keeps its strides
     return value
 
 
-def _spread(samples: list[SampleInput], cap: int) -> list[SampleInput]:
-    """At most `cap` of them, from first to last: neighbours are alike."""
-    if len(samples) <= cap:
+def spread(samples: list[Any], most: int) -> list[Any]:
+    """At most so many of them, from first to last: neighbours are alike."""
+    if len(samples) <= most:
         return samples
-    return [samples[i * len(samples) // cap] for i in range(cap)]
+    return [samples[i * len(samples) // most] for i in range(most)]
 
 
-def inputs_of(name: str, dtype: str, cap: int) -> Iterator[Inputs]:
+def inputs_of(name: str, dtype: str, most: int, requires_grad: bool = False) -> Iterator[Inputs]:
     """The inputs of an entry, on the CPU; the same ones in every run."""
     torch.manual_seed(zlib.crc32(f"{name} {dtype}".encode()))
-    made = operations()[name].sample_inputs("cpu", DTYPES[dtype], requires_grad=False)
-    for sample in _spread(list(made), cap):
-        inputs = Inputs((sample.input, *sample.args), dict(sample.kwargs))
-        yield inputs.map(_as_the_card_holds)
+    made = operations()[name].sample_inputs("cpu", DTYPES[dtype], requires_grad=requires_grad)
+    for sample in spread(list(made), most):
+        args = (sample.input, *sample.args)
+        yield Inputs(args, dict(sample.kwargs), sample.output_process_fn_grad).held()

@@ -19,14 +19,12 @@ Made = Callable[[torch.Tensor], torch.Tensor]
 class Variant:
     """One way to call an entry.
 
-    `call` takes the inputs and the functional result on the same device's CPU twin, from which
-    `out=` tensors get their shapes.
+    `call` takes the inputs, and the functional result on the CPU, whose shapes `out=` needs.
     """
 
     name: str
     call: Callable[[Inputs, Any], Any]
     prepare: Callable[[Inputs], Inputs] = lambda inputs: inputs
-    writes_first: bool = False  # the first argument is changed
 
 
 def _larger(like: torch.Tensor) -> torch.Tensor:
@@ -83,10 +81,23 @@ def _has_outs(like: Any) -> bool:
 
 def _noncontiguous(inputs: Inputs) -> Inputs:
     return inputs.map(
-        lambda x: noncontiguous_like(x)
-        if isinstance(x, torch.Tensor) and x.numel() > 1 and x.layout is torch.strided
-        else x
+        lambda x: (
+            noncontiguous_like(x)
+            if isinstance(x, torch.Tensor) and x.numel() > 1 and x.layout is torch.strided
+            else x
+        )
     )
+
+
+def functional(op: OpInfo) -> Callable[[Inputs, Any], Any]:
+    """Call it as it stands."""
+    return lambda inputs, _: op.op(*inputs.args, **inputs.kwargs)
+
+
+def inplace_of(op: OpInfo) -> Callable[[Inputs, Any], Any]:
+    """Call its in-place form."""
+    inplace = op.get_inplace()
+    return lambda inputs, _: inplace(*inputs.args, **inputs.kwargs)
 
 
 def variants(op: OpInfo, like: Any, is_first: bool) -> Iterator[Variant]:
@@ -94,16 +105,10 @@ def variants(op: OpInfo, like: Any, is_first: bool) -> Iterator[Variant]:
 
     What `out=` does with shapes is the same for all samples: only the first one tries them all.
     """
-
-    def functional(inputs: Inputs, _: Any) -> Any:
-        return op.op(*inputs.args, **inputs.kwargs)
-
-    yield Variant("functional", functional)
-    yield Variant("noncontiguous", functional, _noncontiguous)
-    inplace = op.get_inplace()
-    if inplace is not None:
-        yield Variant("inplace", lambda inputs, _: inplace(*inputs.args, **inputs.kwargs),
-                      writes_first=True)
+    yield Variant("functional", functional(op))
+    yield Variant("noncontiguous", functional(op), _noncontiguous)
+    if op.get_inplace() is not None:
+        yield Variant("in place", inplace_of(op))
     if op.supports_out and _has_outs(like):
         for name, make in _OUTS.items():
             if is_first or name == "out":

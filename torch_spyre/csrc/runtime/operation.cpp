@@ -304,6 +304,9 @@ std::optional<std::vector<at::Tensor>> execute(Call& call) {
     }
     describe_arguments(call);
     plan = cached_operation_plan(call.key, call.name, call.specs);
+    if (plan->is_unsupported) {
+      return std::nullopt;
+    }
     TORCH_INTERNAL_ASSERT(plan->resizes.empty());
   }
   std::vector<at::Tensor> made;
