@@ -11,6 +11,7 @@ import torch
 
 from tests.conformance import pool
 from tests.conformance.device_tests import columns_of
+from tests.conformance.page import page
 from tests.conformance.results import Entry, Key, Scoreboard
 from tests.conformance.samples import DTYPES, dtypes_of, matching
 
@@ -83,6 +84,8 @@ def main() -> int:
             saved = time.monotonic()
     if options.json:
         board.write(options.json)
+    if options.page:
+        options.page.write_text(page(board))
     print(board.summary())
     return 0 if all(entry.status.is_good for entry in board.entries.values()) else 1
 

@@ -21,6 +21,10 @@ from torch.testing._internal.common_device_type import toleranceOverride
 from torch.testing._internal.opinfo.core import DecorateInfo, OpInfo
 from torch.utils import _pytree
 
+from tests.conformance.expected import Expectation
+
+_EVERYTHING = Expectation()
+
 # Two units in the last place, relative; for float32 PyTorch's own default.
 _RELATIVE = {
     torch.float16: 2.0**-8,
@@ -45,11 +49,11 @@ class Tolerance:
     absolute: float
 
 
-def tolerance(op: OpInfo, dtype: torch.dtype) -> Tolerance:
+def tolerance(op: OpInfo, dtype: torch.dtype, expected: Expectation = _EVERYTHING) -> Tolerance:
     """The bound of a dtype; for float32 as wide as the entry itself asks for on the CPU."""
     relative, absolute = _RELATIVE.get(dtype, 0.0), _ABSOLUTE.get(dtype, 0.0)
     if dtype is not torch.float32:
-        return Tolerance(relative, absolute)
+        return Tolerance(relative, max(absolute, expected.near))
     for decorated in op.decorators:
         if not isinstance(decorated, DecorateInfo) or decorated.device_type not in (None, "cpu"):
             continue
@@ -69,15 +73,11 @@ class Reference:
 
 
 def mismatch(
-    op: OpInfo, result: Any, reference: Reference, *, values: bool = True, wider: bool = False
+    op: OpInfo, result: Any, reference: Reference, expected: Expectation = _EVERYTHING
 ) -> str | None:
-    """How a result (on the host) differs from the reference; None: it is right.
-
-    Without `values`, only structure, shapes and dtypes count. With `wider`, a result may be
-    float32 where the CPU's is float16.
-    """
+    """How a result (on the host) differs from the reference; None: it is right."""
     ours, our_tree = _pytree.tree_flatten(result)
-    if wider:
+    if expected.wider:
         narrowed = zip(ours, _pytree.tree_leaves(reference.narrow), strict=False)
         ours = [_like_the_cpu(*leaves) for leaves in narrowed]
     narrow, tree = _pytree.tree_flatten(reference.narrow)
@@ -87,7 +87,7 @@ def mismatch(
     if len(wide) != len(ours):
         wide = [None] * len(ours)
     for index, leaves in enumerate(zip(ours, narrow, wide, strict=True)):
-        found = _leaf_mismatch(op, *leaves, values)
+        found = _leaf_mismatch(op, *leaves, expected)
         if found:
             return f"result {index}: {found}" if len(ours) > 1 else found
     return None
@@ -100,18 +100,21 @@ def _like_the_cpu(ours: Any, narrow: Any) -> Any:
     return ours
 
 
-def _leaf_mismatch(op: OpInfo, ours: Any, narrow: Any, wide: Any, values: bool) -> str | None:
+def _leaf_mismatch(
+    op: OpInfo, ours: Any, narrow: Any, wide: Any, expected: Expectation
+) -> str | None:
     if not isinstance(narrow, torch.Tensor):
-        return _scalar_mismatch(op, ours, narrow, wide, values)
+        return _scalar_mismatch(op, ours, narrow, wide, expected)
     if not isinstance(ours, torch.Tensor):
         return f"{type(ours).__name__} instead of a tensor"
     if ours.shape != narrow.shape:
         return f"shape {list(ours.shape)} instead of {list(narrow.shape)}"
     if ours.dtype is not narrow.dtype:
         return f"{ours.dtype} instead of {narrow.dtype}"
-    if not values or ours.numel() == 0:
+    if expected.check != "values" or ours.numel() == 0:
         return None
-    right = _near(op, ours, narrow, wide if isinstance(wide, torch.Tensor) else None)
+    bound = tolerance(op, narrow.dtype, expected)
+    right = _near(bound, ours, narrow, wide if isinstance(wide, torch.Tensor) else None)
     if bool(right.all()):
         return None
     where = tuple((~right).nonzero()[0].tolist())
@@ -122,15 +125,18 @@ def _leaf_mismatch(op: OpInfo, ours: Any, narrow: Any, wide: Any, values: bool) 
     )
 
 
-def _scalar_mismatch(op: OpInfo, ours: Any, narrow: Any, wide: Any, values: bool) -> str | None:
+def _scalar_mismatch(
+    op: OpInfo, ours: Any, narrow: Any, wide: Any, expected: Expectation
+) -> str | None:
     if type(ours) is not type(narrow):
         return f"{type(ours).__name__} instead of {type(narrow).__name__}"
-    if not values or ours == narrow:
+    if expected.check != "values" or ours == narrow:
         return None
     if isinstance(narrow, float):
         as_tensors = [torch.tensor(x) if isinstance(x, float) else None for x in (ours, narrow)]
         wider = torch.tensor(wide, dtype=torch.float64) if isinstance(wide, float) else None
-        if bool(_near(op, as_tensors[0], as_tensors[1], wider)):
+        bound = tolerance(op, torch.float32, expected)
+        if bool(_near(bound, as_tensors[0], as_tensors[1], wider)):
             return None
     elif isinstance(narrow, torch.device):
         return None
@@ -138,12 +144,11 @@ def _scalar_mismatch(op: OpInfo, ours: Any, narrow: Any, wide: Any, values: bool
 
 
 def _near(
-    op: OpInfo, ours: torch.Tensor, narrow: torch.Tensor, wide: torch.Tensor | None
+    bound: Tolerance, ours: torch.Tensor, narrow: torch.Tensor, wide: torch.Tensor | None
 ) -> torch.Tensor:
     """For each element: is it right?"""
     if not narrow.dtype.is_floating_point:
         return (ours == narrow) | (ours == wide if wide is not None else False)
-    bound = tolerance(op, narrow.dtype)
     right = _within(ours, narrow, bound, 0.0)
     if wide is None or not wide.dtype.is_floating_point:
         return right

@@ -69,8 +69,6 @@ def _weights(result: torch.Tensor) -> torch.Tensor:
 
 def _gradients(op: OpInfo, dtype: str, samples: int) -> Calls:
     """The gradients of all differentiable arguments."""
-    if not op.supports_autograd:
-        return
 
     def call(inputs: Inputs, _: Any) -> Any:
         leaves = [tensor for tensor in inputs.tensors() if tensor.requires_grad]
@@ -96,8 +94,6 @@ def _raised(call: Callable[[], Any], pattern: str) -> tuple[str, bool]:
 
 def _errors(op: OpInfo, dtype: str, samples: int) -> Calls:
     """Wrong calls raise what they raise on the CPU."""
-    if op.error_inputs_func is None or dtype not in dtypes_of(op.full_name):
-        return
     for wrong in spread(list(op.error_inputs("cpu")), samples):
         sample, pattern = wrong.sample_input, wrong.error_regex
 
@@ -105,8 +101,12 @@ def _errors(op: OpInfo, dtype: str, samples: int) -> Calls:
             return _raised(lambda: op.op(*inputs.args, **inputs.kwargs), pattern)
 
         inputs = Inputs((sample.input, *sample.args), dict(sample.kwargs))
-        if not any(isinstance(x, torch.device) for x in _pytree.tree_leaves(inputs.kwargs)):
-            yield Variant("error", call), inputs
+        if any(tensor.device.type != "cpu" for tensor in inputs.tensors()):
+            continue  # about mixed devices
+        for out in _pytree.tree_leaves(inputs.kwargs.get("out")):
+            if isinstance(out, torch.Tensor):
+                out.zero_()  # what an empty one holds may not fit 32 bits
+        yield Variant("error", call), inputs
 
 
 _PARTNERS = (*DTYPES.values(), torch.bfloat16, torch.int64, torch.int8, torch.uint8)
@@ -114,8 +114,6 @@ _PARTNERS = (*DTYPES.values(), torch.bfloat16, torch.int64, torch.int8, torch.ui
 
 def _promotion(op: OpInfo, dtype: str, _: int) -> Calls:
     """Two operands of different dtypes; one of them a number or without dimensions."""
-    if not isinstance(op, BinaryUfuncInfo):
-        return
     first = make_tensor((3, 5), dtype=DTYPES[dtype], device="cpu", low=1, high=5)
     for partner in _PARTNERS:
         for shape in ((3, 5), ()):
@@ -138,8 +136,6 @@ _SHAPES = (
 
 def _broadcasting(op: OpInfo, dtype: str, samples: int) -> Calls:
     """Operands of different shapes, both ways round and in place."""
-    if not isinstance(op, BinaryUfuncInfo):
-        return
     pairs = itertools.chain(_SHAPES, (pair[::-1] for pair in _SHAPES))
     for shapes in itertools.islice(pairs, samples):
         operands = tuple(
@@ -152,8 +148,6 @@ def _broadcasting(op: OpInfo, dtype: str, samples: int) -> Calls:
 
 def _out_dtypes(op: OpInfo, dtype: str, samples: int) -> Calls:
     """`out=` of another dtype: converted, or refused as on the CPU."""
-    if not op.supports_out:
-        return
 
     def into(to: torch.dtype) -> Callable[[Inputs, Any], Any]:
         def call(inputs: Inputs, like: Any) -> Any:
@@ -171,13 +165,25 @@ def _out_dtypes(op: OpInfo, dtype: str, samples: int) -> Calls:
             yield Variant(f"out of {to}", into(to)), inputs
 
 
-TEMPLATES: dict[str, Callable[[OpInfo, str, int], Calls]] = {
-    "views": _views,
-    "gradients": _gradients,
-    "errors": _errors,
-    "promotion": _promotion,
-    "broadcasting": _broadcasting,
-    "out_dtypes": _out_dtypes,
+def _is_binary(op: OpInfo) -> bool:
+    return isinstance(op, BinaryUfuncInfo)
+
+
+@dataclass(frozen=True)
+class Template:
+    """The calls that it makes, and the entries that it makes sense for."""
+
+    calls: Callable[[OpInfo, str, int], Calls]
+    applies: Callable[[OpInfo], bool] = lambda _: True
+
+
+TEMPLATES = {
+    "views": Template(_views),
+    "gradients": Template(_gradients, lambda op: op.supports_autograd),
+    "errors": Template(_errors, lambda op: op.error_inputs_func is not None),
+    "promotion": Template(_promotion, _is_binary),
+    "broadcasting": Template(_broadcasting, _is_binary),
+    "out_dtypes": Template(_out_dtypes, lambda op: op.supports_out),
 }
 
 
@@ -211,12 +217,17 @@ def device_tests() -> dict[str, DeviceTest]:
     return made
 
 
+def _runs(test: DeviceTest, name: str) -> bool:
+    is_named = any(fnmatchcase(name, op) for op in test.ops) and name not in test.exceptions
+    return is_named and TEMPLATES[test.template].applies(operations()[name])
+
+
 def columns_of(name: str) -> list[str]:
     """The columns of an entry beside those of its dtypes: "gradients float32"."""
     return [
         f"{test.template} {dtype}"
         for test in device_tests().values()
-        if any(fnmatchcase(name, op) for op in test.ops) and name not in test.exceptions
+        if _runs(test, name)
         for dtype in test.dtypes
         if dtype in dtypes_of(name)
     ]
@@ -226,4 +237,4 @@ def calls(name: str, column: str) -> Calls:
     """The calls of such a column."""
     template, dtype = column.split()
     test = device_tests()[template]
-    return TEMPLATES[template](operations()[name], dtype, test.samples)
+    return TEMPLATES[template].calls(operations()[name], dtype, test.samples)

@@ -21,6 +21,8 @@ class Expectation:
     check: str = "values"
     wider: bool = False
     host: tuple[int, ...] = ()
+    chance: tuple[int | str, ...] = ()
+    near: float = 0.0
     reason: str = ""
 
 
@@ -41,7 +43,8 @@ def rules() -> tuple[_Rule, ...]:
     made = []
     for rule in tomllib.loads(_FILE.read_text())["difference"]:
         ops, dtypes = tuple(rule.pop("ops")), tuple(rule.pop("dtypes", ["*"]))
-        expected = Expectation(**{**rule, "host": tuple(rule.get("host", ()))})
+        listed = {key: tuple(rule.pop(key, ())) for key in ("host", "chance")}
+        expected = Expectation(**rule, **listed)
         made.append(_Rule(ops, dtypes, expected))
     return tuple(made)
 

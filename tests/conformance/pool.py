@@ -8,7 +8,7 @@ import signal
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
@@ -21,12 +21,23 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _PRELOADED = "tests.conformance.check"
 
 
-def _serve(connection: Connection, log: str, cap: int) -> None:
-    """A worker's life: keys come in, entries go out."""
-    from tests.conformance.check import check
+_READY = "ready"
+_START_SECONDS = 300.0
 
+Work = Callable[[str, str, int], Entry]
+
+
+def _check(name: str, column: str, cap: int) -> Entry:
+    from tests.conformance.check import check  # late: the parent needs no PyTorch database
+
+    return check(name, column, cap)
+
+
+def _serve(connection: Connection, log: str, cap: int, work: Work) -> None:
+    """A worker's life: keys come in, entries go out."""
     said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(said, 2)  # the last words of a process that dies
+    connection.send(_READY)
     while True:
         key = connection.recv()
         if key is None:
@@ -34,7 +45,7 @@ def _serve(connection: Connection, log: str, cap: int) -> None:
         os.ftruncate(said, 0)
         os.lseek(said, 0, os.SEEK_SET)
         try:
-            entry = check(*key, cap)
+            entry = work(*key, cap)
         except Exception as error:
             detail = f"the harness failed: {type(error).__name__}: {error}"[:300]
             entry = Entry(Status.ERROR, detail=detail)
@@ -67,17 +78,20 @@ class _Worker:
         return ": ".join([how, *said[:1]])[:300]
 
 
-def _start(folder: Path, number: int, cap: int) -> _Worker:
+def _start(folder: Path, number: int, cap: int, work: Work) -> _Worker:
     ours, theirs = _CONTEXT.Pipe()
     log = folder / f"{number}.log"
-    process = _CONTEXT.Process(target=_serve, args=(theirs, str(log), cap), daemon=True)
+    process = _CONTEXT.Process(target=_serve, args=(theirs, str(log), cap, work), daemon=True)
     process.start()
     theirs.close()
+    if not ours.poll(_START_SECONDS) or ours.recv() != _READY:
+        process.kill()
+        raise RuntimeError(f"a worker did not start: {log.read_text() if log.exists() else ''}")
     return _Worker(process, ours, log)
 
 
 def run(
-    keys: Iterable[Key], *, cap: int, jobs: int = 2, seconds: float = 120.0
+    keys: Iterable[Key], *, cap: int, jobs: int = 2, seconds: float = 120.0, work: Work = _check
 ) -> Iterator[tuple[Key, Entry]]:
     """Check all keys in `jobs` processes; each may take so many seconds."""
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -90,7 +104,7 @@ def run(
         try:
             while waiting or workers:
                 while waiting and len(workers) < jobs:
-                    workers.append(_start(Path(folder), started, cap))
+                    workers.append(_start(Path(folder), started, cap, work))
                     started += 1
                     workers[-1].give(waiting.popleft(), seconds)
                 for worker, entry in _finished(workers):

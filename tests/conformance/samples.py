@@ -75,7 +75,7 @@ class Inputs:
         return self.map(lambda x: _moved(x, "cpu") if isinstance(x, torch.Tensor) else x)
 
     def on_card(self, host: tuple[int, ...] = ()) -> Inputs:
-        """The same arguments on the card; a device among them becomes the card.
+        """The same arguments on the card; where they name the CPU as a device, they name the card.
 
         Arguments at the positions `host` stay where they are.
         """
@@ -83,14 +83,12 @@ class Inputs:
         def put(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
                 return _moved(value, DEVICE)
-            return torch.device(DEVICE) if isinstance(value, torch.device) else value
+            is_device = isinstance(value, torch.device) or value == "cpu"
+            return torch.device(DEVICE) if is_device else value
 
         moved = self.map(put)
         args = tuple(self.args[i] if i in host else moved.args[i] for i in range(len(self.args)))
-        moved = replace(moved, args=args)
-        if isinstance(moved.kwargs.get("device"), str):
-            return replace(moved, kwargs={**moved.kwargs, "device": DEVICE})
-        return moved
+        return replace(moved, args=args)
 
     def widened(self, narrow: torch.dtype, wide: torch.dtype) -> Inputs:
         """The same call in a wider dtype: its tensors, and dtypes that are asked for."""
@@ -103,9 +101,11 @@ class Inputs:
 
         return self.map(widen)
 
-    def is_random(self) -> bool:
-        """Does an argument ask for random numbers?"""
-        return bool(self.kwargs.get("dropout_p"))
+    def get(self, place: int | str) -> Any:
+        """The argument with this position or name; None if there is none."""
+        if isinstance(place, str):
+            return self.kwargs.get(place)
+        return self.args[place] if place < len(self.args) else None
 
     def text(self) -> str:
         """For reports: shapes and values, not the tensors."""
@@ -138,7 +138,8 @@ def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
 
 
 def _as_the_card_holds(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
+    is_plain = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    if is_plain and value.dtype in (torch.float16, torch.bfloat16):
         value.copy_(value.to(DEVICE).cpu())  # in place: it keeps its strides
     return value
 

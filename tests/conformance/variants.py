@@ -74,9 +74,10 @@ def shares_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _has_outs(like: Any) -> bool:
-    if isinstance(like, torch.Tensor):
-        return True
-    return isinstance(like, tuple) and bool(like) and all(isinstance(x, torch.Tensor) for x in like)
+    results = like if isinstance(like, tuple) else (like,)
+    return bool(results) and all(
+        isinstance(each, torch.Tensor) and each.layout is torch.strided for each in results
+    )
 
 
 def _noncontiguous(inputs: Inputs) -> Inputs:

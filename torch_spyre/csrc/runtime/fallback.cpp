@@ -1,6 +1,7 @@
 #include "runtime/fallback.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/native/CPUFallback.h>
 
@@ -120,7 +121,8 @@ class CpuRandom {
 };
 
 // Results that the caller provides: the fallback brings them to the host like arguments, but nobody
-// looks at what they held.
+// looks at what they held. The CPU sees copies, so it can't refuse those that hold an element
+// twice.
 std::vector<std::unique_ptr<UndefinedAllowed>> unread_results(const c10::OperatorHandle& op,
                                                               const torch::jit::Stack& stack) {
   const auto& arguments = op.schema().arguments();
@@ -136,6 +138,7 @@ std::vector<std::unique_ptr<UndefinedAllowed>> unread_results(const c10::Operato
         continue;
       }
       if (arguments[i].is_out()) {
+        at::assert_no_internal_overlap(tensor);
         results.push_back(tensor.storage());
       } else {
         read.insert(tensor.storage().unsafeGetStorageImpl());

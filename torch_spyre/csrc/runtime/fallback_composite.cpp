@@ -3,8 +3,10 @@
 //
 // PyTorch derives the gradient of a composite from its parts. So where gradients are recorded, the
 // whole is made of operations that have one: a copy to the CPU, the composite there, a copy back.
+#include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_batch_norm_impl_index_native.h>
 #include <torch/library.h>
 
 #include <optional>
@@ -67,6 +69,29 @@ void run_with_gradient(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
   move(stack, op.schema().returns().size(), *device);
 }
 
+// PyTorch makes float64 statistics for an empty batch, which nobody reads; here they are float32.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, int64_t> batch_norm_impl_index(
+    const at::Tensor& input, const std::optional<at::Tensor>& weight,
+    const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& running_mean,
+    const std::optional<at::Tensor>& running_var, bool training, double momentum, double eps,
+    bool cudnn_enabled) {
+  if (input.numel() > 0) {
+    return at::native::_batch_norm_impl_index(input, weight, bias, running_mean, running_var,
+                                              training, momentum, eps, cudnn_enabled);
+  }
+  at::Tensor result = input.clone();
+  if (weight && weight->defined()) {
+    result = result.mul(weight->select(0, 0));
+  }
+  if (bias && bias->defined()) {
+    result = result.add(bias->select(0, 0));
+  }
+  const auto features = input.dim() > 1 ? input.size(1) : 0;
+  const at::Tensor statistics = at::empty({features}, input.options().dtype(at::kFloat));
+  return {result, statistics, statistics.clone(), at::empty({0}, input.options().dtype(at::kByte)),
+          0};
+}
+
 constexpr const char* kComposites[] = {
     "fft_hfft",
     "fft_hfft.out",
@@ -104,12 +129,20 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   for (const char* name : kComposites) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
   }
+  m.impl("_batch_norm_impl_index", TORCH_FN(batch_norm_impl_index));
+  // This one has a derivative of its own.
+  for (const char* name : {"linalg_pinv.atol_rtol_tensor", "linalg_pinv.atol_rtol_tensor_out"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
+  }
 }
 
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
   for (const char* name : kComposites) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_with_gradient>());
   }
+  m.impl("_batch_norm_impl_index", TORCH_FN(batch_norm_impl_index));
+  // No composite, but its derivative is one of float64 parts.
+  m.impl("renorm", torch::CppFunction::makeFromBoxedFunction<&run_with_gradient>());
 }
 
 }  // namespace spyre
