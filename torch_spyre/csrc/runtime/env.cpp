@@ -85,6 +85,21 @@ CheckMode check_mode() {
          "first NaN or infinity made of finite numbers)");
 }
 
+FallbackMode fallback_mode() {
+  const auto text = read("TORCH_SPYRE_FALLBACK");
+  if (!text || *text == "warn") {
+    return FallbackMode::Warn;
+  }
+  if (*text == "error") {
+    return FallbackMode::Error;
+  }
+  if (*text == "quiet") {
+    return FallbackMode::Quiet;
+  }
+  reject("TORCH_SPYRE_FALLBACK", *text,
+         "warn (once per operation), error (operations without a card kernel raise) or quiet");
+}
+
 // "512M", "2GiB", "1073741824": bytes with an optional binary unit.
 int64_t memory_size(const char* name) {
   const auto text = read(name);
@@ -189,6 +204,7 @@ Environment read_environment() {
   env.card_check = check_mode();
   env.debug = flag("TORCH_SPYRE_DEBUG", false);
   env.downcast_warning = flag("TORCH_SPYRE_DOWNCAST_WARN", true);
+  env.fallback = fallback_mode();
   check_compiler_variables();
   try {
     kernels::table();  // reads SPYRE_CARD_ISA

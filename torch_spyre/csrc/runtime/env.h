@@ -9,6 +9,9 @@
 
 namespace spyre {
 
+// What happens when an operation falls back to the CPU.
+enum class FallbackMode { Warn, Error, Quiet };
+
 struct Environment {
   int cards = 1;                          // AIU_WORLD_SIZE, else LOCAL_WORLD_SIZE, else 1
   std::vector<int> visible;               // SPYRE_DEVICES: which of them are exposed, in this order
@@ -18,6 +21,7 @@ struct Environment {
   CheckMode card_check = CheckMode::Off;  // SPYRE_CARD_CHECK
   bool debug = false;                     // TORCH_SPYRE_DEBUG
   bool downcast_warning = true;           // TORCH_SPYRE_DOWNCAST_WARN
+  FallbackMode fallback = FallbackMode::Warn;  // TORCH_SPYRE_FALLBACK
 };
 
 // Throws c10::ValueError with the variable, its value and the legal range.

@@ -1,16 +1,20 @@
 #include "runtime/fallback.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/native/CPUFallback.h>
 
 #include <memory>
 #include <mutex>
 #include <set>
+#include <sstream>
 #include <vector>
 
 #include "runtime/cards.h"
 #include "runtime/copy.h"
+#include "runtime/dtypes.h"
+#include "runtime/env.h"
 #include "runtime/generator.h"
 #include "runtime/operation.h"
 
@@ -118,7 +122,8 @@ class CpuRandom {
 };
 
 // Results that the caller provides: the fallback brings them to the host like arguments, but nobody
-// looks at what they held.
+// looks at what they held. The CPU sees copies, so it can't refuse those that hold an element
+// twice.
 std::vector<std::unique_ptr<UndefinedAllowed>> unread_results(const c10::OperatorHandle& op,
                                                               const torch::jit::Stack& stack) {
   const auto& arguments = op.schema().arguments();
@@ -134,6 +139,7 @@ std::vector<std::unique_ptr<UndefinedAllowed>> unread_results(const c10::Operato
         continue;
       }
       if (arguments[i].is_out()) {
+        at::assert_no_internal_overlap(tensor);
         results.push_back(tensor.storage());
       } else {
         read.insert(tensor.storage().unsafeGetStorageImpl());
@@ -149,13 +155,98 @@ std::vector<std::unique_ptr<UndefinedAllowed>> unread_results(const c10::Operato
   return allowed;
 }
 
+std::string full_name(const c10::OperatorHandle& op) {
+  const c10::OperatorName& name = op.operator_name();
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+void describe(std::ostream& text, const at::Tensor& tensor) {
+  if (tensor.defined()) {
+    text << c10::getDtypeNames(tensor.scalar_type()).first << tensor.sizes() << " on "
+         << tensor.device();
+  } else {
+    text << "None";
+  }
+}
+
+void describe(std::ostream& text, const c10::IValue& value) {
+  if (value.isTensor()) {
+    describe(text, value.toTensor());
+  } else if (value.isTensorList()) {
+    const char* separator = "[";
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      text << separator;
+      describe(text, tensor);
+      separator = ", ";
+    }
+    text << "]";
+  } else {
+    text << value;
+  }
+}
+
+[[noreturn]] void refuse(const c10::OperatorHandle& op, const c10::OperatorHandle& described,
+                         const torch::jit::Stack& stack) {
+  std::ostringstream text;
+  text << full_name(op)
+       << " has no kernel on the card for these arguments, and TORCH_SPYRE_FALLBACK=error forbids "
+          "to run it on the CPU\n  called with ";
+  const auto& arguments = described.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    text << (i == 0 ? "" : ", ") << arguments[i].name() << ": ";
+    describe(text, stack[stack.size() - arguments.size() + i]);
+  }
+  text << "\n  try         move the arguments to the CPU where that is what you want (x.cpu(), and "
+          "the result .to(\"spyre\")), write it with operations that the card has, or unset "
+          "TORCH_SPYRE_FALLBACK (\"warn\" is the default, \"quiet\" only counts)";
+  C10_THROW_ERROR(Error, text.str());
+}
+
+bool returns_view(const c10::FunctionSchema& schema) {
+  for (const c10::Argument& result : schema.returns()) {
+    if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// A view of card memory can't be had from the CPU, and a copy in its place would swallow what is
+// written to it. A view with a dtype that the card lacks is the dtype's error.
+[[noreturn]] void refuse_view(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  const size_t count = op.schema().arguments().size();
+  torch::jit::Stack host;
+  for (size_t index = stack.size() - count; index < stack.size(); ++index) {
+    const c10::IValue& value = stack[index];
+    const bool is_tensor = value.isTensor() && value.toTensor().defined();
+    host.push_back(is_tensor ? c10::IValue(value.toTensor().cpu()) : value);
+  }
+  op.callBoxed(&host);
+  for (const c10::IValue& value : host) {
+    if (value.isTensor()) {
+      device_format(value.toTensor().scalar_type());
+    }
+  }
+  C10_THROW_ERROR(Error, full_name(op) +
+                             " returns a view of its argument and has no kernel for spyre: the CPU "
+                             "fallback could only return a copy, and what is written to it would "
+                             "be lost. Move the argument to the CPU first (x.cpu()), or use an "
+                             "operation that copies");
+}
+
 }  // namespace
 
-void note_fallback(const std::string& name) {
+void note_fallback(const c10::OperatorHandle& op, const c10::OperatorHandle& described,
+                   const torch::jit::Stack& arguments) {
+  const FallbackMode mode = environment().fallback;
+  if (mode == FallbackMode::Error) {
+    refuse(op, described, arguments);
+  }
+  const std::string name = full_name(op);
   std::function<void(const std::string&)> warn;
   {
     const std::lock_guard lock(state().mutex);
-    if (state().counts[name]++ == 0) {
+    if (state().counts[name]++ == 0 && mode == FallbackMode::Warn) {
       warn = state().warn;
     }
   }
@@ -164,19 +255,25 @@ void note_fallback(const std::string& name) {
   }
 }
 
-void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  const c10::OperatorName& full = op.operator_name();
-  const std::string name =
-      full.overload_name.empty() ? full.name : full.name + "." + full.overload_name;
-  if (!op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
-    C10_THROW_ERROR(NotImplementedError,
-                    name + " has no kernel for spyre, and the CPU has none to fall back to");
+void run_on_cpu_as(const c10::OperatorHandle& op, const c10::OperatorHandle& on_cpu,
+                   torch::jit::Stack* stack) {
+  if (!on_cpu.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
+    C10_THROW_ERROR(
+        NotImplementedError,
+        full_name(op) + " has no kernel for spyre, and the CPU has none to fall back to");
   }
-  check_devices(op, *stack);
-  note_fallback(name);
-  const CpuRandom random(op, *stack);
-  const auto allowed = unread_results(op, *stack);
-  at::native::cpu_fallback(op, stack);
+  check_devices(on_cpu, *stack);
+  if (returns_view(on_cpu.schema())) {
+    refuse_view(on_cpu, *stack);
+  }
+  note_fallback(op, on_cpu, *stack);
+  const CpuRandom random(on_cpu, *stack);
+  const auto allowed = unread_results(on_cpu, *stack);
+  at::native::cpu_fallback(on_cpu, stack);
+}
+
+void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  run_on_cpu_as(op, op, stack);
 }
 
 void set_fallback_warning(std::function<void(const std::string&)> warn) {
@@ -197,6 +294,11 @@ void reset_fallback_counts() {
 // Whatever has no kernel of its own: the planner may know how, else the CPU does it.
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&operation_kernel>());
+}
+
+// PyTorch's kernel of this one serves every device, but asks for one that it knows.
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("mode.values", torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
 }
 
 }  // namespace spyre

@@ -13,11 +13,21 @@ class OperatorHandle;
 
 namespace spyre {
 
-// Copies the arguments to the host, computes there, copies the results back.
+// Copies the arguments to the host, computes there, copies the results back. Results that the
+// caller provides are written, and resized if need be. Raises RuntimeError for an operation that
+// returns a view, because the CPU could only give a copy, and for any with
+// TORCH_SPYRE_FALLBACK=error.
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
-// Counts a call that the CPU takes over, and warns about the first of its kind.
-void note_fallback(const std::string& name);
+// The same for an operation that the CPU has under another name. The stack holds the arguments of
+// `on_cpu`; `op` is the one that is counted and warned about.
+void run_on_cpu_as(const c10::OperatorHandle& op, const c10::OperatorHandle& on_cpu,
+                   torch::jit::Stack* stack);
+
+// Counts a call that the CPU takes over, and warns about the first of its kind. `arguments` are
+// those of `described`.
+void note_fallback(const c10::OperatorHandle& op, const c10::OperatorHandle& described,
+                   const torch::jit::Stack& arguments);
 
 // Called the first time that an operation falls back. Set by the module.
 void set_fallback_warning(std::function<void(const std::string& name)> warn);

@@ -136,6 +136,11 @@ bool has_compatible_shallow_copy_type(const Tensor& self, const Tensor& from) {
   return is_plain(self) && is_plain(from);
 }
 
+Tensor view_dtype(const Tensor& self, at::ScalarType dtype) {
+  device_format(dtype);  // says which dtypes there are
+  return at::native::view_dtype(self, dtype);
+}
+
 // ---- Copies -----------------------------------------------------------------------------------
 
 Tensor copy_from(const Tensor& self, const Tensor& to, bool non_blocking) {
@@ -184,7 +189,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 
   m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
   m.impl("view", TORCH_FN(at::native::view));
-  m.impl("view.dtype", TORCH_FN(at::native::view_dtype));
+  m.impl("view.dtype", TORCH_FN(view_dtype));
   m.impl("alias", TORCH_FN(at::native::alias));
   m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
   m.impl("unfold", TORCH_FN(at::native::unfold));

@@ -273,6 +273,9 @@ void describe_arguments(Call& call) {
       append_key(call.key, static_cast<int64_t>(dtype) * 2 + 1);
       call.specs.emplace_back(ScalarSpec{dtype, true, number});
     } else {
+      if (value.isComplexDouble()) {
+        device_format(c10::ScalarType::ComplexDouble);  // says which dtypes there are
+      }
       append_constant(call, value.isTensor() ? c10::IValue() : value);
     }
   }
