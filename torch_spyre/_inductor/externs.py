@@ -1,0 +1,87 @@
+"""Operations that stay calls of the eager operation in generated code, between two kernels.
+
+They have no form as loops over whole sticks: they write where data says (scatter), order or
+accumulate along a dimension (sort, scans), slide windows (convolution, pooling), or take numbers
+from the device's generator. PyTorch's decompositions of them are passed over for Spyre graphs, so
+that the generated code calls the one eager operation and not its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._inductor.lowering import fallback_handler
+
+aten = torch.ops.aten
+
+EXTERN = (
+    # Writing where an index says.
+    aten.scatter,
+    aten.scatter_add,
+    aten.scatter_reduce,
+    aten.index_put,
+    aten.index_put_,
+    aten._unsafe_index_put,
+    aten.index_add,
+    aten.index_copy,
+    aten.index_fill,
+    aten.index_reduce,
+    aten.put,
+    aten.masked_scatter,
+    aten.embedding_dense_backward,
+    aten.unfold_backward,
+    # Orders.
+    aten.sort,
+    aten.topk,
+    aten.kthvalue,
+    aten.mode,
+    aten.median,
+    aten.nanmedian,
+    aten.searchsorted,
+    aten.bucketize,
+    # Scans.
+    aten.cumsum,
+    aten.cumprod,
+    aten.logcumsumexp,
+    aten.cummax,
+    aten.cummin,
+    # Windows.
+    aten.convolution,
+    aten.convolution_backward,
+    aten.col2im,
+    aten.im2col,
+    aten.avg_pool2d_backward,
+    aten.avg_pool3d_backward,
+    aten.max_pool2d_with_indices_backward,
+    aten.max_pool3d_with_indices,
+    aten._adaptive_avg_pool2d,
+    aten.adaptive_max_pool2d,
+    aten.fractional_max_pool2d,
+    aten.max_unpool2d,
+    aten.grid_sampler_2d,
+    aten.reflection_pad1d_backward,
+    aten.reflection_pad2d_backward,
+    aten.reflection_pad3d_backward,
+    # Matrices in groups, or of 8-bit floats.
+    aten._grouped_mm,
+    aten._scaled_mm,
+    # Random numbers.
+    aten.native_dropout,
+    aten.bernoulli,
+)
+
+
+def overloads() -> Iterator[Any]:
+    """Every overload that a functional graph may hold."""
+    for packet in EXTERN:
+        for name in packet.overloads():
+            overload = getattr(packet, name)
+            if not any(argument.is_out for argument in overload._schema.arguments):
+                yield overload
+
+
+def extern(overload: Any) -> Callable[..., Any]:
+    """A lowering that calls the eager operation."""
+    return fallback_handler(overload, add_to_fallback_set=False)  # type: ignore[no-any-return]
