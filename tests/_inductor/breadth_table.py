@@ -226,6 +226,12 @@ def _casts(x: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.to(kind) for kind in (*kinds, torch.int64))
 
 
+def _uncast(x: Tensor) -> tuple[Tensor, ...]:
+    """What the casts to floats round, and the others."""
+    wide = x.double()
+    return (wide, wide, wide, *_casts(x)[3:])
+
+
 def _float8(x: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.to(kind).to(F32) for kind in (torch.float8_e4m3fn, torch.float8_e5m2))
 
@@ -321,10 +327,18 @@ MATRIX: dict[str, Case] = {
         lambda x: F.avg_pool2d(x, 2), picture, backward=calls("aten.avg_pool2d_backward"), **_SUM
     ),
     "avg_pool2d_padded": Case(lambda x: F.avg_pool2d(x, 3, 2, 1), picture, **_SUM),
-    "max_pool2d": Case(lambda x: F.max_pool2d(x, 2), picture, roundings=0, backward=_NONE),
+    "max_pool2d": Case(
+        lambda x: F.max_pool2d(x, 2),
+        picture,
+        roundings=0,
+        backward=calls("aten.max_pool2d_with_indices", "aten.max_pool2d_with_indices_backward"),
+    ),
     "max_pool2d_padded": Case(lambda x: F.max_pool2d(x, 3, 2, 1), picture, roundings=0),
     "max_pool2d_with_indices": Case(
-        lambda x: F.max_pool2d(x, 2, return_indices=True), picture, roundings=0
+        lambda x: F.max_pool2d(x, 2, return_indices=True),
+        picture,
+        roundings=0,
+        extern=calls("aten.max_pool2d_with_indices"),
     ),
     "scaled_mm": Case(
         _scaled_product,
@@ -404,7 +418,7 @@ UNARY: dict[str, Case] = {
     "pow_": Case(_in_place("pow_", 2), one, NUMBERS),
     "isnan": Case(torch.isnan, special),
     "isinf": Case(torch.isinf, special),
-    "isfinite": Case(torch.isfinite, special),
+    "isfinite": Case(torch.isfinite, special, (F32,)),
     "nan_to_num": Case(lambda x: x.nan_to_num(1, 2, 3), special),
 }
 
@@ -477,7 +491,13 @@ REDUCTION: dict[str, Case] = {
     "max": Case(lambda x: (x.max(), *x.max(-1), *x.max(0)), ordered, NUMBERS, 0, backward=_NONE),
     "min": Case(lambda x: (x.min(), *x.min(-1), *x.min(0)), ordered, NUMBERS, 0),
     "aminmax": Case(lambda x: torch.aminmax(x, dim=-1), one, NUMBERS, 0),
-    "prod": _unary(lambda x: (x.prod(0), x.prod(0, keepdim=True)), roundings=40, mixes=True),
+    "prod": Case(
+        lambda x: (x.prod(0), x.prod(0, keepdim=True)),
+        one,
+        roundings=40,
+        mixes=True,
+        backward=calls("aten.cumprod"),
+    ),
     "prod_int": Case(lambda x: x.prod(0), counts, INTS),
     "any": Case(lambda x: (x.any(), x.any(0), x.any(-1)), one, ALL),
     "all": Case(lambda x: (x.all(), x.all(0), x.all(-1)), one, ALL),
@@ -544,7 +564,9 @@ SHAPE: dict[str, Case] = {
     ),
     "expand": Case(lambda x: x.unsqueeze(0).expand(3, -1, -1).clone(), one, **MOVES),
     "unbind": Case(lambda x: [part.clone() for part in x.unbind(0)], one, **MOVES),
-    "unfold": _unary(lambda x: x.unfold(1, 4, 2).clone(), **MOVES),
+    "unfold": Case(
+        lambda x: x.unfold(1, 4, 2).clone(), one, backward=calls("aten.unfold_backward"), **MOVES
+    ),
     "flip": _unary(lambda x: (x.flip(0), x.flip(1), x.flip(0, 1)), **MOVES),
     "roll": _unary(lambda x: (x.roll(3, 1), x.roll((1, -2), (0, 1)), x.roll(5)), **MOVES),
     "split": _unary(lambda x: [part.clone() for part in x.split(3, 1)], **MOVES),
@@ -565,7 +587,11 @@ SHAPE: dict[str, Case] = {
     "tril_": Case(_in_place("tril_"), one, NUMBERS, 0),
     "diagonal": Case(lambda x: x.diagonal().clone(), one, **MOVES),
     "pad": _unary(lambda x: F.pad(x, (1, 2, 3, 4), value=1), **MOVES),
-    "pad_reflect": _unary(lambda x: F.pad(x.unsqueeze(0), (2, 1), mode="reflect"), roundings=2),
+    "pad_reflect": Case(
+        lambda x: F.pad(x.unsqueeze(0), (2, 1), mode="reflect"),
+        one,
+        backward=calls("aten.reflection_pad1d_backward"),
+    ),
     "pad_replicate": Case(lambda x: F.pad(x.unsqueeze(0), (2, 1), mode="replicate"), one, FLOATS, 0),
     "copy_": Case(lambda x, y: x.copy_(y), two, **MOVES),
     "part_copy_": Case(lambda x, y: x[:, 3:9].copy_(y[:, :6]), two, **MOVES),
@@ -576,7 +602,7 @@ SHAPE: dict[str, Case] = {
 
 CREATION: dict[str, Case] = {
     "created": Case(_created, one, ALL, mixes=True),
-    "casts": Case(_casts, one, (*NUMBERS, torch.bool), 1),
+    "casts": Case(_casts, one, (*NUMBERS, torch.bool), 1, exact=_uncast),
     "casts_float8": Case(_float8, halves, FLOATS, 0),
 }
 
@@ -620,7 +646,7 @@ INDEXING: dict[str, Case] = {
         backward=calls("aten.scatter_add"),
     ),
     "scatter_add_": Case(
-        _in_place("scatter_add_"), picked, NUMBERS, extern=calls("aten.scatter_add")
+        lambda x, i, y: x.scatter_add_(1, i, y), picked, NUMBERS, extern=calls("aten.scatter_add")
     ),
     "scatter_reduce": Case(
         lambda x, i, y: x.scatter_reduce(1, i, y, "amax"),
@@ -635,7 +661,11 @@ INDEXING: dict[str, Case] = {
         lambda x, i, j, y: x.index_put((i, j), y), elements, ALL, 0, extern=calls("aten.index_put")
     ),
     "index_put_": Case(
-        lambda x, i, j, y: x.index_put_((i, j), y), elements, ALL, 0, extern=calls("aten.index_put")
+        lambda x, i, j, y: x.index_put_((i, j), y),
+        elements,
+        ALL,
+        0,
+        extern=calls("aten.index_put_"),
     ),
     "index_put_accumulate": Case(
         lambda x, i, j, y: x.index_put((i, j), y, accumulate=True),
@@ -644,7 +674,7 @@ INDEXING: dict[str, Case] = {
         extern=calls("aten.index_put"),
     ),
     "setitem_rows": Case(
-        lambda x, i, y: x.__setitem__(i, y), updates, ALL, 0, extern=calls("aten.index_put")
+        lambda x, i, y: x.__setitem__(i, y), updates, ALL, 0, extern=calls("aten.index_put_")
     ),
     "setitem_mask": Case(lambda x, m, y: x.__setitem__(m, 1), masked, ALL, 0),
     "index_add": Case(
@@ -676,7 +706,7 @@ INDEXING: dict[str, Case] = {
     ),
     "take_along_dim": Case(lambda x, i, y: torch.take_along_dim(x, i, 1), picked, ALL, 0),
     "one_hot": Case(
-        lambda x: F.one_hot(x.long(), 9), counts, (torch.int64,), 0, extern=calls("aten.scatter")
+        lambda x: F.one_hot(x, 9), counts, (torch.int64,), 0
     ),
 }
 

@@ -54,6 +54,7 @@ EXTERN = (
     aten.im2col,
     aten.avg_pool2d_backward,
     aten.avg_pool3d_backward,
+    aten.max_pool2d_with_indices,
     aten.max_pool2d_with_indices_backward,
     aten.max_pool3d_with_indices,
     aten._adaptive_avg_pool2d,
@@ -67,6 +68,8 @@ EXTERN = (
     # Matrices in groups, or of 8-bit floats.
     aten._grouped_mm,
     aten._scaled_mm,
+    # What the host decides.
+    aten._assert_async,
     # Random numbers.
     aten.native_dropout,
     aten.bernoulli,

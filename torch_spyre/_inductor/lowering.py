@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import sympy
@@ -12,10 +13,10 @@ from torch._inductor import ir
 from torch._inductor.lowering import lowerings, user_lowerings
 from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.runtime.hints import ReductionHint
-from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V, ops
 
 from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.ops.formats import LARGEST
 
 from . import externs, layouts
 from .fx import custom_ops  # noqa: F401  defines torch.ops.spyre
@@ -307,8 +308,9 @@ def _with_one_index(
     of the range of the whole.
     """
     rest = [dim for dim in range(len(x.get_size())) if dim not in named]
-    lengths = [x.get_size()[dim] for dim in named]
-    rows = sympy_product(lengths)
+    # A place in the flattened tensor is a number of its own, which no bucket can stand for.
+    lengths = [V.graph.sizevars.guard_int(x.get_size()[dim]) for dim in named]
+    rows = prod(lengths)
     flat = lowerings[aten.permute](x, [*named, *rest])
     flat = lowerings[aten.clone](flat, memory_format=torch.contiguous_format)
     flat = lowerings[aten.view](flat, [rows, *(x.get_size()[dim] for dim in rest)])
@@ -356,7 +358,8 @@ def _lower_max_pool2d(
     if wants_indices or ceil_mode or not x.get_dtype().is_floating_point:
         call = externs.extern(aten.max_pool2d_with_indices.default)
         return call(x, kernel, stride, padding, dilation, ceil_mode)
-    x = _padded(x, padding, float("-inf"))
+    lowest = -LARGEST.get(x.get_dtype(), float("inf"))
+    x = _padded(x, padding, lowest)
     pool = lowerings[torch.ops.prims._low_memory_max_pool_with_offsets.default]
     return pool(x, _pair(kernel), _pair(stride or kernel), [0, 0], _pair(dilation), False)
 

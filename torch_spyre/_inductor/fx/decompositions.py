@@ -201,8 +201,11 @@ def _first_extremum(
     if dim is None:
         place = _first_extremum(extremum, x.reshape(-1), 0, False)
         return place.view([1] * x.dim()) if keepdim else place
-    is_found = x == extremum(x, dim, keepdim=True)
-    if x.is_floating_point():
+    is_float = x.is_floating_point()
+    # In 32 bits: the card's 16-bit float stores an infinite result as NaN.
+    best = extremum(x.to(torch.float32) if is_float else x, dim, keepdim=True)
+    is_found = x == best
+    if is_float:
         is_found = is_found | torch.isnan(x)
     length = x.shape[dim]
     return torch.where(is_found, _numbers(x, dim), length).amin(dim, keepdim=keepdim)
@@ -245,6 +248,18 @@ def scatter(x: Tensor, dim: int, index: Tensor, source: Tensor | float) -> Tenso
     return torch.where(_numbers(x, dim) == index, source, x).to(x.dtype)
 
 
+def index_put(
+    x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
+) -> Tensor:
+    """One value where a mask is set: a choice. Everything else is the eager operation's."""
+    (mask, *others) = indices
+    if others or mask is None or mask.dtype is not torch.bool or values.numel() != 1:
+        return NotImplemented
+    mask = mask.view([*mask.shape, *[1] * (x.dim() - mask.dim())])
+    values = values.to(x.device).view([1] * x.dim())
+    return torch.where(mask, x + values if accumulate else values, x)
+
+
 def _is_one_per_row(x: Tensor, dim: int, index: Tensor) -> bool:
     wanted = [1 if i == dim else n for i, n in enumerate(x.shape)]
     return list(index.shape) == wanted
@@ -257,6 +272,7 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     aten.min.dim: min_dim,
     aten.scatter.src: scatter,
     aten.scatter.value: scatter,
+    aten.index_put.default: index_put,
     aten.nll_loss_forward.default: nll_loss,
     aten.nll_loss_backward.default: nll_loss_backward,
     aten.nll_loss2d_forward.default: nll_loss,
