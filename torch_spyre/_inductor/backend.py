@@ -72,6 +72,7 @@ def compile_graph(
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     from . import config
+    from .externs import calling_what_has_no_loop
     from .fx.functions import use_own_functions
     from .registration import register
     from .weights import lay_out_weights
@@ -90,7 +91,7 @@ def compile_graph(
         compiled = compile_fx(
             gm,
             list(inputs),
-            inner_compile=_plain_errors(compile_fx_inner),
+            inner_compile=calling_what_has_no_loop(_plain_errors(compile_fx_inner)),
             config_patches=patches,
             **kwargs,
         )

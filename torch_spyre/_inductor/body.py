@@ -61,6 +61,10 @@ class UnevenIndexError(Exception):
         self.base = base
 
 
+class BitcastError(Exception):
+    """Numbers taken for others with the same bits: on the card those bits are others."""
+
+
 @dataclass
 class IndexReader:
     """Turns sympy index expressions over known variables into positions."""
@@ -430,6 +434,12 @@ class Recorder(DefaultHandler):
             return x
         return self._node(
             ("to", x, dtype), lambda: Value("to_dtype", dtype, (x,), variables=x.variables)
+        )
+
+    def to_dtype_bitcast(self, x: Value, dtype: torch.dtype, src_dtype: torch.dtype) -> Value:
+        raise BitcastError(
+            f"the bits of {src_dtype} on the card are not PyTorch's, so to_dtype_bitcast to {dtype} "
+            "has no meaning there"
         )
 
     def fma(self, x: Value, y: Value, z: Value) -> Value:

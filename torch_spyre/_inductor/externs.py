@@ -4,15 +4,24 @@ They have no form as loops over whole sticks: they write where data says (scatte
 accumulate along a dimension (sort, scans), slide windows (convolution, pooling), or take numbers
 from the device's generator. PyTorch's decompositions of them are passed over for Spyre graphs, so
 that the generated code calls the one eager operation and not its parts.
+
+Beyond this list, a loop that turns out to have no form makes its graph compile once more, with a
+call in its place. The list saves that, and keeps operations whole.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch._inductor.lowering import fallback_handler
+
+from torch_spyre.ops import registry
+
+from . import debug
+from .errors import Unsupported
 
 aten = torch.ops.aten
 
@@ -74,6 +83,46 @@ EXTERN = (
     aten.native_dropout,
     aten.bernoulli,
 )
+
+_MARK = "should_fallback"  # Inductor's own: it calls such a node's operation as it is
+
+
+def to_call(loop: Any) -> torch.fx.Node | None:
+    """The node of a loop that has no form on the card which is best called instead.
+
+    Several nodes may be in one loop. Those that the card has an operation for are not to blame.
+    """
+    nodes = [node for node in sorted(getattr(loop, "origins", ())) if _is_callable(node)]
+    known = registry.overloads()
+    unknown = [node for node in nodes if node.target.name() not in known]
+    return next(iter(unknown or nodes[::-1]), None)
+
+
+def _is_callable(node: torch.fx.Node) -> bool:
+    """Does it make new tensors, from nothing but its arguments?"""
+    if not isinstance(node.target, torch._ops.OpOverload) or _MARK in node.meta:
+        return False
+    schema = node.target._schema
+    has_aliases = any(value.alias_info for value in [*schema.arguments, *schema.returns])
+    return node.target.namespace == "aten" and not has_aliases
+
+
+def calling_what_has_no_loop(compile_inner: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile again with an eager call where a loop turns out to have no form on the card."""
+
+    @functools.wraps(compile_inner)
+    def compile_graph(gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        while True:
+            try:
+                return compile_inner(gm, *args, **kwargs)
+            except Unsupported as error:
+                node = error.node
+                if node is None or node.graph is not gm.graph:
+                    raise
+                debug.log.info("%s stays a call of the eager operation: %s", node, error.why)
+                node.meta[_MARK] = True
+
+    return compile_graph
 
 
 def overloads() -> Iterator[Any]:

@@ -13,7 +13,7 @@ from torch_spyre import _C, ir
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.ir.bundle import Bundle
 
-from . import debug, layouts
+from . import debug, externs, layouts
 from .codegen.opspec import KernelDraft, kernels_of
 from .codegen.superdsc import bundle_of
 from .dynamic import DynamicSizes, NeedsStaticSizesError
@@ -66,10 +66,15 @@ class Kernels:
 def plan_graph(lowered: GraphLowering) -> Kernels:
     """Translate, run the passes, and write the bundles of a lowered graph."""
     try:
-        return _plan(lowered, DynamicSizes(lowered.sizevars))
-    except NeedsStaticSizesError as error:
-        debug.log.info("compiling for fixed sizes: %s", error)
-        return _plan(lowered, DynamicSizes(lowered.sizevars, is_static=True))
+        try:
+            return _plan(lowered, DynamicSizes(lowered.sizevars))
+        except NeedsStaticSizesError as error:
+            debug.log.info("compiling for fixed sizes: %s", error)
+            return _plan(lowered, DynamicSizes(lowered.sizevars, is_static=True))
+    except Unsupported as error:
+        if error.is_loop and error.origin is not None:
+            error.node = externs.to_call(lowered.name_to_buffer.get(error.origin.buffer))
+        raise
 
 
 def _plan(lowered: GraphLowering, dynamic: DynamicSizes) -> Kernels:
