@@ -287,20 +287,14 @@ def test_an_unknown_option_of_the_named_backend_is_an_error() -> None:
         compiled(torch.randn(5, device=DEVICE))
 
 
-@pytest.mark.parametrize(
-    ("function", "name"),
-    [
-        (lambda x: torch.zeros_like(x).scatter_add(1, (x > 0).long(), x + 1), "scatter_add"),
-        (lambda x: torch.view_as_real(torch.view_as_complex(x[:, :2]) * 2), "complex64"),
-    ],
-    ids=["scatter_add", "complex"],
-)
-def test_what_is_unsupported_is_named_after_the_operation_itself(
-    function: Callable[..., Any], name: str
-) -> None:
+def _double(x: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(torch.view_as_complex(x[:, :2]) * 2)
+
+
+def test_what_is_unsupported_is_named_after_the_operation_itself() -> None:
     with pytest.raises(Unsupported) as caught:
-        torch.compile(function)(torch.randn(5, 70).to(DEVICE))
-    assert name in str(caught.value)
+        torch.compile(_double)(torch.randn(5, 70).to(DEVICE))
+    assert "complex64" in str(caught.value)
     assert "test_regressions.py" in str(caught.value)
 
 

@@ -69,9 +69,10 @@ def compile_graph(
     `mode` and `options` arrive here from `torch.compile(backend="spyre")` only; in the other
     spelling PyTorch has made patches of Inductor's configuration of them already.
     """
-    from torch._inductor.compile_fx import compile_fx
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     from . import config
+    from .externs import calling_what_has_no_loop
     from .fx.functions import use_own_functions
     from .registration import register
     from .weights import lay_out_weights
@@ -87,9 +88,33 @@ def compile_graph(
     chosen = torch._TorchCompileInductorWrapper(mode, options, None).config
     patches = {**chosen, **(config_patches or {}), **INDUCTOR_CONFIG, **_cacheable_functions()}
     with config.patch(input_layouts=layouts):
-        compiled = compile_fx(gm, list(inputs), config_patches=patches, **kwargs)
+        compiled = compile_fx(
+            gm,
+            list(inputs),
+            inner_compile=calling_what_has_no_loop(_plain_errors(compile_fx_inner)),
+            config_patches=patches,
+            **kwargs,
+        )
     assert callable(compiled)
     return compiled
+
+
+def _plain_errors(compile_inner: Callable[..., Any]) -> Callable[..., Any]:
+    """Where Inductor's caches are passed over it wraps every error; ours say all there is to say."""
+    from torch._inductor.exc import InductorError
+
+    from .errors import Unsupported
+
+    @functools.wraps(compile_inner)
+    def compile_plainly(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return compile_inner(*args, **kwargs)
+        except InductorError as error:
+            if isinstance(error.inner_exception, Unsupported):
+                raise error.inner_exception from None
+            raise
+
+    return compile_plainly
 
 
 def _cacheable_functions() -> dict[str, dict[str, str]]:

@@ -61,6 +61,10 @@ class UnevenIndexError(Exception):
         self.base = base
 
 
+class BitcastError(Exception):
+    """Numbers taken for others with the same bits: on the card those bits are others."""
+
+
 @dataclass
 class IndexReader:
     """Turns sympy index expressions over known variables into positions."""
@@ -344,6 +348,8 @@ class Recorder(DefaultHandler):
 
     def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> Value:
         expr = sympy.sympify(expr)
+        if expr.free_symbols & self.reader.indirect.keys():
+            return self._of_indices(expr, dtype)
         buffer = self.size_buffer(expr)
         if buffer is not None:
             return self.to_dtype(self.load(buffer, sympy.Integer(0)), dtype)
@@ -357,6 +363,20 @@ class Recorder(DefaultHandler):
         self._expressions.setdefault(value, expr)
         return value
 
+    def _of_indices(self, expr: sympy.Expr, dtype: torch.dtype) -> Value:
+        """A number made of values that are indices as well: arithmetic with those values."""
+        symbols = sorted(expr.free_symbols & self.reader.indirect.keys(), key=str)
+        rest = expr.subs(dict.fromkeys(symbols, 0))
+        total = self.index_expr(rest, torch.int64)
+        for symbol in symbols:
+            step = expr.coeff(symbol)
+            if step.free_symbols or expr.diff(symbol) != step:
+                raise UnevenIndexError(expr)
+            value, _ = self.reader.indirect[symbol]
+            part = self._apply("mul", (value, self.constant(int(step), value.dtype)))
+            total = self._apply("add", (total, part))
+        return self.to_dtype(total, dtype)
+
     def indirect_indexing(
         self, index: Value, size: sympy.Expr, check: bool = True, wrap_neg: bool = True
     ) -> sympy.Expr:
@@ -366,7 +386,8 @@ class Recorder(DefaultHandler):
         if counted is not None:
             return counted
         if wrap_neg:
-            zero, length = self.constant(0, index.dtype), self.constant(rows, index.dtype)
+            zero = self.constant(0, index.dtype)
+            length = self.index_expr(size, index.dtype)  # not that of a bucket
             is_negative = self._apply("lt", (index, zero))
             index = self._apply("where", (is_negative, self._apply("add", (index, length)), index))
         symbol = sympy.Symbol(f"indirect{len(self.reader.indirect)}", integer=True)
@@ -413,6 +434,12 @@ class Recorder(DefaultHandler):
             return x
         return self._node(
             ("to", x, dtype), lambda: Value("to_dtype", dtype, (x,), variables=x.variables)
+        )
+
+    def to_dtype_bitcast(self, x: Value, dtype: torch.dtype, src_dtype: torch.dtype) -> Value:
+        raise BitcastError(
+            f"the bits of {src_dtype} on the card are not PyTorch's, so to_dtype_bitcast to {dtype} "
+            "has no meaning there"
         )
 
     def fma(self, x: Value, y: Value, z: Value) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch._dynamo.exc import ShortenTraceback
 
 from torch_spyre.ir.spec import Origin
@@ -11,7 +12,7 @@ class Unsupported(ShortenTraceback):
     """The graph holds something that has no form on the card. A RuntimeError.
 
     The message names the operation, where it stands in the model, the tensors, the reason, and a
-    way out.
+    way out. `is_loop`: only the operation as a loop has no form, so a call of the eager one may do.
     """
 
     def __init__(
@@ -22,6 +23,7 @@ class Unsupported(ShortenTraceback):
         origin: Origin | None = None,
         tensors: tuple[str, ...] = (),
         way_out: str = "",
+        is_loop: bool = False,
     ) -> None:
         lines = [what]
         if origin is not None and origin.file:
@@ -33,3 +35,5 @@ class Unsupported(ShortenTraceback):
         # As one of Dynamo's own it reaches the caller as it is, not wrapped.
         super().__init__("\n".join(lines), first_useful_frame=None)
         self.what, self.why, self.origin, self.way_out = what, why, origin, way_out
+        self.is_loop = is_loop
+        self.node: torch.fx.Node | None = None  # to call instead; the planner knows

@@ -7,7 +7,7 @@ import re
 import torch
 from torch._inductor.graph import GraphLowering
 
-from torch_spyre import ir
+from torch_spyre import _C, ir
 from torch_spyre.ops.views import layout
 
 from . import config
@@ -61,5 +61,10 @@ def default(
     size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, numel: int
 ) -> ir.Storage:
     """The layout that a new tensor of this shape gets."""
+    numel = max(numel, 1)
     device_size, stride_map = layout(size, stride, dtype, tuple(range(len(size))))
-    return ir.Storage(device_size, stride_map, max(numel, 1))
+    made = _C.SpyreTensorLayout(list(device_size), list(stride_map), _C.get_device_dtype(dtype))
+    if made.why_not_for(numel) is not None:
+        # A view with gaps between its rows: the storage behind it, as one row.
+        device_size, stride_map = layout((numel,), (1,), dtype, (0,))
+    return ir.Storage(device_size, stride_map, numel)

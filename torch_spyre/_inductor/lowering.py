@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import sympy
@@ -15,8 +16,9 @@ from torch._inductor.runtime.hints import ReductionHint
 from torch._inductor.virtualized import V, ops
 
 from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.ops.formats import LARGEST
 
-from . import layouts
+from . import externs, layouts
 from .fx import custom_ops  # noqa: F401  defines torch.ops.spyre
 
 aten = torch.ops.aten
@@ -52,6 +54,9 @@ _TABLE: dict[Any, Callable[..., Any]] = {}
 
 def register_lowerings() -> None:
     """Ours come before Inductor's; what Inductor only knows decomposed has no other."""
+    for overload in externs.overloads():
+        if overload not in _TABLE:
+            _spyre_lowering(overload)(externs.extern(overload))
     user_lowerings.update(_TABLE)
     # New words of the loop language: every handler passes them to its `_default`.
     for name in NATIVE:
@@ -239,28 +244,91 @@ def _joined(parts: Sequence[ir.TensorBox], dim: int) -> ir.TensorBox:
 
 def _addressable(x: ir.TensorBox) -> ir.TensorBox:
     """The tensor with its rows along dimensions of its buffer, copied if they are not: a row that
-    an index names must have an address on the card."""
+    an index names must have an address on the card, and start with a stick."""
     found = ir.ExternKernel.realize_input(x)
-    if isinstance(found, ir.ReinterpretView):
-        whole = found.unwrap_view()
-        known = list(zip(whole.get_size(), whole.get_stride(), strict=True))
-        sizes = V.graph.sizevars
-        own = zip(found.get_size(), found.get_stride(), strict=True)
-        if not all(
-            sizes.statically_known_equals(n, 1)
-            or any(step == its and sizes.statically_known_leq(n, most) for most, its in known)
-            for n, step in own
-        ):
-            found = ir.ExternKernel.copy_input(x)
+    if isinstance(found, ir.ReinterpretView) and not _has_rows_of_its_buffer(found):
+        found = ir.ExternKernel.copy_input(x)
     return found if isinstance(found, ir.TensorBox) else ir.TensorBox(found)
 
 
-@_spyre_lowering(aten.index.Tensor)
+def _has_rows_of_its_buffer(view: ir.ReinterpretView) -> bool:
+    whole = view.unwrap_view()
+    known = list(zip(whole.get_size(), whole.get_stride(), strict=True))
+    sizes = V.graph.sizevars
+    own = zip(view.get_size(), view.get_stride(), strict=True)
+    return _starts_with_a_row(view.get_layout().offset, whole.get_stride()) and all(
+        sizes.statically_known_equals(n, 1)
+        or any(step == its and sizes.statically_known_leq(n, most) for most, its in known)
+        for n, step in own
+    )
+
+
+def _starts_with_a_row(offset: Any, strides: Sequence[Any]) -> bool:
+    if not all(isinstance(n, int | sympy.Integer) for n in [offset, *strides]):
+        return offset == 0
+    for step in sorted((int(step) for step in strides if step > 1), reverse=True):
+        offset = int(offset) % step
+    return bool(offset == 0)
+
+
+@_spyre_lowering(aten.index.Tensor, aten._unsafe_index.Tensor)
 def _lower_index(x: ir.TensorBox, indices: Sequence[ir.TensorBox | None]) -> Any:
     """A buffer of its own: a gather takes one index, so a gather of a gather is two."""
+    if any(index is not None and not _is_integer(index) for index in indices):
+        return externs.extern(V.graph.current_node.target)(x, indices)  # masks
+    named = [dim for dim, index in enumerate(indices) if index is not None]
+    if len([dim for dim in named if _is_data(indices[dim])]) > 1:
+        x, indices = _with_one_index(x, indices, named)
     result = lowerings[aten.index.Tensor](_addressable(x), indices)
     result.realize()
+    is_row = named == list(range(named[0], named[-1] + 1))
+    if is_row and named[0] > 0 and indices[0] is not None:
+        rank = len(result.get_size()) - (len(x.get_size()) - 1)
+        order = list(range(len(result.get_size())))
+        order = [*order[rank : rank + named[0]], *order[:rank], *order[rank + named[0] :]]
+        result = lowerings[aten.permute](result, order)
     return result
+
+
+def _is_integer(index: ir.TensorBox) -> bool:
+    return index.get_dtype() not in (torch.bool, torch.uint8)
+
+
+def _is_data(index: ir.TensorBox | None) -> bool:
+    """Is the index more than loop counters, which need no gather?"""
+    return index is not None and bool(index.get_read_names())
+
+
+def _with_one_index(
+    x: ir.TensorBox, indices: Sequence[ir.TensorBox | None], named: Sequence[int]
+) -> tuple[ir.TensorBox, list[ir.TensorBox]]:
+    """The indexed dimensions as one, in front, and the index into that.
+
+    An index out of range must stay one, whatever the others are: it becomes the first that is out
+    of the range of the whole.
+    """
+    rest = [dim for dim in range(len(x.get_size())) if dim not in named]
+    # A place in the flattened tensor is a number of its own, which no bucket can stand for.
+    lengths = [V.graph.sizevars.guard_int(x.get_size()[dim]) for dim in named]
+    rows = prod(lengths)
+    flat = lowerings[aten.permute](x, [*named, *rest])
+    flat = lowerings[aten.clone](flat, memory_format=torch.contiguous_format)
+    flat = lowerings[aten.view](flat, [rows, *(x.get_size()[dim] for dim in rest)])
+    place = is_valid = None
+    for dim, length in zip(named, lengths, strict=True):
+        index = lowerings[torch.ops.prims.convert_element_type](indices[dim], torch.int64)
+        is_negative = lowerings[aten.lt](index, 0)
+        index = lowerings[aten.where](is_negative, lowerings[aten.add](index, length), index)
+        is_inside = lowerings[aten.logical_and](
+            lowerings[aten.ge](index, 0), lowerings[aten.lt](index, length)
+        )
+        if place is None:
+            place, is_valid = index, is_inside
+        else:
+            place = lowerings[aten.add](lowerings[aten.mul](place, length), index)
+            is_valid = lowerings[aten.logical_and](is_valid, is_inside)
+    place = lowerings[aten.where](is_valid, place, rows)
+    return flat, [place]
 
 
 @_spyre_lowering(aten.embedding.default)
@@ -270,6 +338,59 @@ def _lower_embedding(
     result = lowerings[aten.embedding.default](_addressable(weight), indices, *rest, **options)
     result.realize()
     return result
+
+
+# ---- Windows ------------------------------------------------------------------------------------
+
+
+@_spyre_lowering(aten.max_pool2d_with_indices.default)
+def _lower_max_pool2d(
+    x: ir.TensorBox,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> Any:
+    """The largest of each window, as loops; where they are is the eager operation's to say."""
+    node = V.graph.current_node
+    wants_indices = any(user.args[1] == 1 for user in node.users)
+    if wants_indices or ceil_mode or not x.get_dtype().is_floating_point:
+        call = externs.extern(aten.max_pool2d_with_indices.default)
+        return call(x, kernel, stride, padding, dilation, ceil_mode)
+    lowest = -LARGEST.get(x.get_dtype(), float("inf"))
+    x = _padded(x, padding, lowest)
+    pool = lowerings[torch.ops.prims._low_memory_max_pool_with_offsets.default]
+    return pool(x, _pair(kernel), _pair(stride or kernel), [0, 0], _pair(dilation), False)
+
+
+@_spyre_lowering(aten.avg_pool2d.default)
+def _lower_avg_pool2d(
+    x: ir.TensorBox,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    """Zeros are written around the tensor first, where they count."""
+    divisor = divisor_override
+    if ceil_mode or (any(padding) and not count_include_pad and divisor is None):
+        call = externs.extern(aten.avg_pool2d.default)
+        return call(x, kernel, stride, padding, ceil_mode, count_include_pad, divisor)
+    pool = lowerings[aten.avg_pool2d.default]
+    return pool(_padded(x, padding, 0.0), kernel, stride, [0, 0], False, True, divisor)
+
+
+def _pair(value: Sequence[int]) -> list[int]:
+    return [*value] * 2 if len(value) == 1 else [*value]
+
+
+def _padded(x: ir.TensorBox, padding: Sequence[int], value: float) -> ir.TensorBox:
+    """Padded by these lengths on both sides of the last two dimensions."""
+    rows, columns = _pair(padding)
+    return _lower_pad(x, [columns, columns, rows, rows], value) if rows or columns else x
 
 
 # ---- Native operations of the card --------------------------------------------------------------
@@ -302,3 +423,20 @@ def _lower_gelu(x: ir.TensorBox, approximate: str = "none") -> Any:
 
 
 _spyre_lowering(aten.silu.default)(_native("silu"))
+
+
+@_spyre_lowering(aten.pow.Tensor_Tensor, aten.pow.Scalar)
+def _lower_integer_pow(base: Any, exponent: ir.TensorBox) -> Any:
+    """Inductor has no loop for powers of integers; the card has an operation."""
+    dtype = V.graph.current_node.meta["val"].dtype
+    if dtype.is_floating_point or not isinstance(base, ir.TensorBox):
+        return None
+    convert = lowerings[torch.ops.prims.convert_element_type]
+    operands = [convert(operand, dtype) for operand in (base, exponent)]
+    a, b = (operand.make_loader() for operand in lowerings[aten.broadcast_tensors](*operands))
+    return ir.Pointwise.create(
+        device=exponent.get_device(),
+        dtype=dtype,
+        inner_fn=lambda index: ops.pow(a(index), b(index)),
+        ranges=list(V.graph.current_node.meta["val"].shape),
+    )

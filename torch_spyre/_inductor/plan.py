@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch_spyre import _C, ir
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.ir.bundle import Bundle
 
-from . import debug, layouts
+from . import debug, externs, layouts
 from .codegen.opspec import KernelDraft, kernels_of
 from .codegen.superdsc import bundle_of
 from .dynamic import DynamicSizes
@@ -36,6 +37,7 @@ class PlannedKernel:
     last_node: str
     arguments: tuple[Buffer, ...]
     allocations: tuple[Buffer, ...] = ()  # temporaries that this kernel is the first to touch
+    to_fill: tuple[Buffer, ...] = ()  # buckets that lack what was computed outside of kernels
 
 
 @dataclass
@@ -64,10 +66,15 @@ class Kernels:
 def plan_graph(lowered: GraphLowering) -> Kernels:
     """Translate, run the passes, and write the bundles of a lowered graph."""
     try:
-        return _plan(lowered, DynamicSizes(lowered.sizevars))
-    except NeedsStaticSizesError as error:
-        debug.log.info("compiling for fixed sizes: %s", error)
-        return _plan(lowered, DynamicSizes(lowered.sizevars, is_static=True))
+        try:
+            return _plan(lowered, DynamicSizes(lowered.sizevars))
+        except NeedsStaticSizesError as error:
+            debug.log.info("compiling for fixed sizes: %s", error)
+            return _plan(lowered, DynamicSizes(lowered.sizevars, is_static=True))
+    except Unsupported as error:
+        if error.is_loop and error.origin is not None:
+            error.node = externs.to_call(lowered.name_to_buffer.get(error.origin.buffer))
+        raise
 
 
 def _plan(lowered: GraphLowering, dynamic: DynamicSizes) -> Kernels:
@@ -83,22 +90,27 @@ def _plan(lowered: GraphLowering, dynamic: DynamicSizes) -> Kernels:
     split_multi_op_bodies(translation.nests, graph)
     graph.extents = tuple(dynamic.buckets.values())
     run_passes(graph)
-    kernels = _kernels(lowered, graph)
+    kernels = _kernels(lowered, translation, graph)
     kernels.extents = tuple(dynamic.buckets)
     kernels.sizes = translation.sizes
     debug.show(kernels, graph)
     return kernels
 
 
+def is_outside(operation: Any) -> bool:
+    """Is it an operation that generated code calls between kernels?"""
+    if isinstance(operation, inductor_ir.NopKernel):
+        return False
+    device = operation.get_device()
+    is_ours = device is not None and device.type == DEVICE_NAME
+    return not (isinstance(operation, inductor_ir.ComputedBuffer) and is_ours)
+
+
 def _mark_boundaries(lowered: GraphLowering, translation: Translation, graph: SpyreGraph) -> None:
     """What leaves the graph, and what operations that are not ours touch."""
     seen = set(lowered.get_output_names())
     for operation in lowered.operations:
-        device = operation.get_device()
-        is_ours = device is not None and device.type == DEVICE_NAME
-        if isinstance(operation, inductor_ir.ComputedBuffer) and is_ours:
-            continue
-        if isinstance(operation, inductor_ir.NopKernel):
+        if not is_outside(operation):
             continue
         # Not `get_read_names`: of an OperationBuffer that is its own name.
         seen |= {dependency.name for dependency in operation.get_reads()}
@@ -139,10 +151,58 @@ def _set_required_layouts(lowered: GraphLowering, graph: SpyreGraph) -> None:
         buffer.is_laid_out = True
 
 
-def _kernels(lowered: GraphLowering, graph: SpyreGraph) -> Kernels:
+@dataclass
+class _Buckets:
+    """Which tensors of dynamic sizes have a bucket that holds their values.
+
+    A kernel fills the buckets of its results itself. What comes from outside (inputs, and what other
+    operations made or changed) is copied to its bucket before the next kernel that takes it.
+    """
+
+    lowered: GraphLowering
+    translation: Translation
+    order: dict[str, int]
+    _filled: dict[Buffer, int] = field(default_factory=dict)  # since which operation
+
+    def to_fill(self, draft: KernelDraft) -> tuple[Buffer, ...]:
+        first, last = (self.order[op.node] for op in (draft.ops[0], draft.ops[-1]))
+        stale = tuple(
+            buffer
+            for buffer in draft.arguments
+            if buffer.is_dynamic
+            and not buffer.is_temporary
+            and self._changed_before(first, buffer) > self._filled.get(buffer, _NEVER)
+        )
+        written = {op.output.buffer for op in draft.ops}
+        self._filled |= dict.fromkeys([*stale, *written.intersection(draft.arguments)], last)
+        return stale
+
+    def _changed_before(self, place: int, buffer: Buffer) -> int:
+        """The last operation before this place, not ours, that wrote the tensor."""
+        at = [n for n in self._outside.get(buffer.name, ()) if n < place]
+        return max(at, default=_BEFORE if buffer.is_input else _NEVER)
+
+    @functools.cached_property
+    def _outside(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for operation in self.lowered.operations:
+            if is_outside(operation):
+                place = self.order[operation.get_operation_name()]
+                names = {buffer.get_name() for buffer in operation.get_outputs()}
+                names |= set(operation.get_mutation_names())
+                for name in names:
+                    found.setdefault(self.translation.root(name), []).append(place)
+        return found
+
+
+_NEVER, _BEFORE = -2, -1  # places before the first operation
+
+
+def _kernels(lowered: GraphLowering, translation: Translation, graph: SpyreGraph) -> Kernels:
     names = [operation.get_operation_name() for operation in lowered.operations]
     result = Kernels(order={name: i for i, name in enumerate(names)})
     touched: set[Buffer] = set()
+    buckets = _Buckets(lowered, translation, result.order)
     inductor_names = set(lowered.name_to_buffer) | set(lowered.graph_inputs)
     for draft in kernels_of(graph):
         bundle = bundle_of(draft.spec)
@@ -173,6 +233,7 @@ def _kernels(lowered: GraphLowering, graph: SpyreGraph) -> Kernels:
                 draft.ops[-1].node,
                 draft.arguments,
                 fresh,
+                buckets.to_fill(draft),
             )
         )
         for buffer in draft.arguments:

@@ -25,7 +25,7 @@ from torch_spyre.ir import Term
 from torch_spyre.ir.spec import Origin
 from torch_spyre.ops.formats import card_format
 
-from .body import IndexReader, Position, Recorder, UnevenIndexError, Value
+from .body import BitcastError, IndexReader, Position, Recorder, UnevenIndexError, Value
 from .dynamic import DynamicSizes
 from .errors import Unsupported
 from .graph import Buffer, Sizes, dense
@@ -191,6 +191,7 @@ class Translator:
                 origin=origin,
                 tensors=tensors_of(operation),
                 way_out="run this part on the CPU: move its inputs with .cpu() and back",
+                is_loop=True,
             )
         reduction_ranges = getattr(data, "reduction_ranges", ())
         symbols = [sympy_index_symbol(f"q{i}") for i in range(len(data.ranges))]
@@ -211,13 +212,14 @@ class Translator:
             with V.set_ops_handler(recorder):
                 result = data.inner_fn(*index)
             target, position = self._target(operation, symbols, reader)
-        except (NotImplementedError, UnevenIndexError) as error:
+        except (NotImplementedError, UnevenIndexError, BitcastError) as error:
             raise Unsupported(
                 f"{origin.aten or operation.get_name()}",
                 str(error),
                 origin=origin,
                 tensors=tensors_of(operation),
                 way_out=_way_out(error),
+                is_loop=not isinstance(error, BitcastError),
             ) from error
         if kind is not None and kind not in REDUCTIONS:
             raise Unsupported(
@@ -226,6 +228,7 @@ class Translator:
                 origin=origin,
                 tensors=tensors_of(operation),
                 way_out="run this part on the CPU",
+                is_loop=True,
             )
         values = result if isinstance(result, tuple | list) else (result,)
         self.done.add(

@@ -101,7 +101,7 @@ class SpyrePythonWrapperCodegen(PythonWrapperCodegen):
     def write_kernel(self, kernel: PlannedKernel) -> None:
         """Define the kernel if it is new, allocate what only kernels touch, and launch it."""
         for buffer in kernel.arguments:
-            self._prepare(buffer, buffer in kernel.allocations)
+            self._prepare(buffer, kernel)
         arguments = "".join(f"{_name(buffer)}, " for buffer in kernel.arguments)
         extents = "".join(f"{symbol}, " for symbol in self.kernels.extents)
         self.writeline(f"{self._kernel_name(kernel)}.launch(({arguments}), ({extents}))")
@@ -113,14 +113,14 @@ class SpyrePythonWrapperCodegen(PythonWrapperCodegen):
             if self._pending[buffer.name] == 0 and buffer.name in self._kept:
                 super().codegen_free(self._kept.pop(buffer.name))
 
-    def _prepare(self, buffer: Buffer, is_fresh: bool) -> None:
+    def _prepare(self, buffer: Buffer, kernel: PlannedKernel) -> None:
         """Make an argument that is not simply there: a size, a bucket, a tensor between kernels."""
-        if is_fresh:
+        if buffer in kernel.allocations:
             self.writeline(f"{_name(buffer)} = {self._empty(buffer)}")
         elif buffer.name in self.kernels.sizes and buffer.name not in self._made:
             number = self.codegen_sizevar(self.kernels.sizes[buffer.name])
             self.writeline(f"{buffer.name} = size_tensor({number}, {self._device()})")
-        elif buffer.is_dynamic and buffer.is_input and buffer.name not in self._made:
+        elif buffer in kernel.to_fill:
             self.writeline(f"{_name(buffer)} = to_bucket({buffer.name}, {self._empty(buffer)})")
         self._made.add(buffer.name)
 

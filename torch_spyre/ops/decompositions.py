@@ -135,11 +135,10 @@ def _targets(
 ) -> tuple[Tensor, Tensor]:
     """Where each row's target is, and how much each row counts."""
     dim = _classes(x)
-    shape = [1 if i != dim else -1 for i in range(x.dim())]
-    number = torch.arange(x.shape[dim], device=x.device).view(shape)
-    is_target = number == target.unsqueeze(dim)
+    is_target = _numbers(x, dim) == target.unsqueeze(dim)
     counts = (target != ignore_index).to(torch.float32)
     if weight is not None:
+        shape = [1 if i != dim else -1 for i in range(x.dim())]
         own = torch.where(is_target, weight.view(shape), 0)
         counts = counts * torch.sum(own, dim, dtype=torch.float32)
     return is_target, counts
@@ -150,7 +149,99 @@ def _classes(x: Tensor) -> int:
     return min(1, x.dim() - 1)
 
 
+# An index is found by comparing as well: the first place where the extremum is. A NaN is one.
+
+
+def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    return _first_extremum(torch.amax, x, dim, keepdim)
+
+
+def argmin(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    return _first_extremum(torch.amin, x, dim, keepdim)
+
+
+def _first_extremum(
+    extremum: Callable[..., Tensor], x: Tensor, dim: int | None, keepdim: bool
+) -> Tensor:
+    if x.numel() == 0:
+        return NotImplemented
+    if x.dim() == 0:
+        return torch.zeros((), dtype=torch.int64, device=x.device)
+    if dim is None:
+        place = _first_extremum(extremum, x.reshape(-1), 0, False)
+        return place.view([1] * x.dim()) if keepdim else place
+    is_float = x.is_floating_point()
+    # In 32 bits: the card's 16-bit float stores an infinite result as NaN.
+    best = extremum(x.to(torch.float32) if is_float else x, dim, keepdim=True)
+    is_found = x == best
+    if is_float:
+        is_found = is_found | torch.isnan(x)
+    length = x.shape[dim]
+    return torch.where(is_found, _numbers(x, dim), length).amin(dim, keepdim=keepdim)
+
+
+def max_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    return _with_index(torch.amax, x, dim, keepdim)
+
+
+def min_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    return _with_index(torch.amin, x, dim, keepdim)
+
+
+def _with_index(
+    extremum: Callable[..., Tensor], x: Tensor, dim: int, keepdim: bool
+) -> tuple[Tensor, Tensor]:
+    if x.numel() == 0:
+        return NotImplemented
+    if x.dim() == 0:
+        return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
+    return extremum(x, dim, keepdim=keepdim), _first_extremum(extremum, x, dim, keepdim)
+
+
+def _numbers(x: Tensor, dim: int) -> Tensor:
+    """0, 1, 2, ... along a dimension."""
+    dim = dim % x.dim()
+    shape = [1 if i != dim else -1 for i in range(x.dim())]
+    return torch.arange(x.shape[dim], device=x.device).view(shape)
+
+
+def scatter(x: Tensor, dim: int, index: Tensor, source: Tensor | float) -> Tensor:
+    """One element per row (a gradient of `max`, one_hot): chosen by comparing.
+
+    More are the eager operation's to write.
+    """
+    if x.dim() == 0 or x.numel() == 0 or not _is_one_per_row(x, dim % x.dim(), index):
+        return NotImplemented
+    if isinstance(source, Tensor):
+        source = source[tuple(slice(n) for n in index.shape)]
+    return torch.where(_numbers(x, dim) == index, source, x).to(x.dtype)
+
+
+def index_put(
+    x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
+) -> Tensor:
+    """One value where a mask is set: a choice. Everything else is the eager operation's."""
+    (mask, *others) = indices
+    if others or mask is None or mask.dtype is not torch.bool or values.numel() != 1:
+        return NotImplemented
+    mask = mask.view([*mask.shape, *[1] * (x.dim() - mask.dim())])
+    values = values.to(x.device).view([1] * x.dim())
+    return torch.where(mask, x + values if accumulate else values, x)
+
+
+def _is_one_per_row(x: Tensor, dim: int, index: Tensor) -> bool:
+    wanted = [1 if i == dim else n for i, n in enumerate(x.shape)]
+    return list(index.shape) == wanted
+
+
 TABLE: dict[Any, Callable[..., Any]] = {
+    aten.argmax.default: argmax,
+    aten.argmin.default: argmin,
+    aten.max.dim: max_dim,
+    aten.min.dim: min_dim,
+    aten.scatter.src: scatter,
+    aten.scatter.value: scatter,
+    aten.index_put.default: index_put,
     aten.nll_loss_forward.default: nll_loss,
     aten.nll_loss_backward.default: nll_loss_backward,
     aten.nll_loss2d_forward.default: nll_loss,

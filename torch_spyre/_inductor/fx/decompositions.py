@@ -12,6 +12,8 @@ from torch._inductor import decomposition
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.ops.decompositions import TABLE
 
+from .. import externs
+
 aten = torch.ops.aten
 
 # Operations that the card has: they reach our lowerings as they are.
@@ -23,8 +25,8 @@ def register_decompositions() -> None:
     table = decomposition.decompositions
     for op, ours in TABLE.items():
         table[op] = _for_spyre(ours, table.get(op))
-    for op in _NATIVE:
-        if op in table:
+    for op in (*_NATIVE, *externs.overloads()):
+        if op in table and op not in TABLE:
             table[op] = _for_spyre(_keep, table[op])
 
 

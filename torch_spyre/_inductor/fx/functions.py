@@ -1,7 +1,8 @@
 """Functions that PyTorch takes apart before our decompositions: replaced in Dynamo's graph.
 
 Attention and rms_norm are composites whose own parts work in float32 throughout. The card widens
-16-bit operands by itself, so ours keep in 32 bits only what needs them.
+16-bit operands by itself, so ours keep in 32 bits only what needs them. one_hot asks the host whether
+all classes exist.
 """
 
 from __future__ import annotations
@@ -30,9 +31,18 @@ def rms_norm(
     return decompositions.rms_norm(x, normalized_shape, weight, eps)[0]
 
 
+def one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """A comparison. A class that there is not gives zeros: the host does not look at the data."""
+    if num_classes <= 0:
+        return functional.one_hot(classes, num_classes)
+    numbers = torch.arange(num_classes, device=classes.device)
+    return (classes.unsqueeze(-1) == numbers).to(torch.int64)
+
+
 OWN: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.scaled_dot_product_attention: attention,
     torch.rms_norm: rms_norm,
+    functional.one_hot: one_hot,
 }
 
 

@@ -52,6 +52,7 @@ class _Inserter:
             origin=op.origin,
             tensors=tuple(tensor.buffer.describe() for tensor in op.tensors),
             way_out="call .contiguous() on its inputs",
+            is_loop=True,
         )
 
     def _append(self, *ops: Op) -> None:

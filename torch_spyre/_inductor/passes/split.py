@@ -213,6 +213,7 @@ class _Splitter:
                 "the card has no such operation",
                 origin=self.nest.origin,
                 way_out="move this part to the CPU",
+                is_loop=True,
             )
         sources = [
             self._operand(arg, domain, opcode, into.buffer.dtype)
@@ -327,6 +328,7 @@ class _Splitter:
                 "a gather of the card takes one index",
                 origin=self.nest.origin,
                 way_out="index one dimension after the other",
+                is_loop=True,
             )
         ((index, step, rows),) = value.position.indirect
         source = self._source(index)
@@ -389,6 +391,7 @@ class _Splitter:
                 origin=self.nest.origin,
                 tensors=tuple(place.buffer.describe() for place in places),
                 way_out="call .contiguous() on the viewed tensor first",
+                is_loop=True,
             ) from error
         accesses = iter(refined.accesses)
         reads: list[Operand] = []

@@ -403,41 +403,6 @@ def embedding_backward(
 # ---- Extremes and where they are ----------------------------------------------------------------
 
 
-def _arg_extreme(is_max: bool) -> Any:
-    def decompose(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-        if dim is None:
-            flat = decompose(x.reshape(-1), 0)
-            return flat.view([1] * x.dim()) if keepdim else flat
-        if x.dim() == 0:
-            return torch.zeros((), dtype=torch.int64, device=x.device)
-        dim %= x.dim()
-        best = x.amax(dim, keepdim=True) if is_max else x.amin(dim, keepdim=True)
-        hits = x == best
-        if x.dtype.is_floating_point:
-            hits = hits | (x != x)
-        shape = [1] * x.dim()
-        shape[dim] = x.shape[dim]
-        number = torch.arange(x.shape[dim], device=x.device).view(shape)
-        return torch.where(hits, number, _INT32_END).amin(dim, keepdim=keepdim)
-
-    return decompose
-
-
-arg_max, arg_min = _arg_extreme(True), _arg_extreme(False)
-decomposition("aten::argmax")(arg_max)
-decomposition("aten::argmin")(arg_min)
-
-
-@decomposition("aten::max.dim")
-def max_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    return x.amax(dim, keepdim=keepdim), arg_max(x, dim, keepdim)
-
-
-@decomposition("aten::min.dim")
-def min_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    return x.amin(dim, keepdim=keepdim), arg_min(x, dim, keepdim)
-
-
 @decomposition("aten::max")
 def max_all(x: Tensor) -> Tensor:
     return x.amax()
