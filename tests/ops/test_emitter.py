@@ -280,3 +280,25 @@ def test_a_table_is_dense() -> None:
     emission = Emission(put(torch.zeros(3, 70)), put(torch.tensor([0])), put(torch.zeros(1)))
     with pytest.raises(ValueError, match="unpack|dense"):
         emission.emitter.gather_elements(*emission.views)
+
+
+def test_a_number_is_a_row_of_one() -> None:
+    position, total = put(torch.tensor(7)), put(torch.tensor(0.0))
+    emission = Emission(put(torch.tensor(3.5)), position, total)
+    emission.emitter.argsort(emission.views[0], emission.views[1], 0)
+    emission.emitter.scan("cumsum", emission.views[0], emission.views[2], 0)
+    emission.run()
+    assert position.values() == 0
+    assert total.values() == 3.5
+
+
+def test_more_dimensions_than_a_step_has() -> None:
+    """Nine that don't join: rows go through linear temporaries."""
+    base = numbers((2,) * 9, torch.float32)
+    view = base.permute(1, 3, 5, 7, 0, 2, 4, 6, 8)
+    expected = torch.argsort(view, dim=4, stable=True)
+    into = result_like(expected)
+    emission = Emission(put(base).like(view), into)
+    emission.emitter.argsort(*emission.views, 4)
+    emission.run()
+    assert same(into, expected)
