@@ -32,9 +32,11 @@ HALF, FLOAT, INT = step_model.SEN169, step_model.FP32, step_model.INT32
 STICK = 128
 
 
-def run_on_card(program: Program, bindings: Sequence[np.ndarray | int]) -> list[np.ndarray | int]:
+def run_on_card(
+    program: Program, bindings: Sequence[np.ndarray | int], check: str = "off"
+) -> list[np.ndarray | int]:
     """What the bound memory holds after one launch on a card of its own."""
-    card = _C._card.Card(memory_bytes=1 << 26, threads=2)
+    card = _C._card.Card(memory_bytes=1 << 26, threads=2, check=check)
     bound, copies = [], []
     for binding in bindings:
         if isinstance(binding, int):

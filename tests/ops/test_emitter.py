@@ -35,7 +35,10 @@ class Emission:
         return [node for node in decode(self.emitter.finish()[0]).body if isinstance(node, Step)]
 
     def run(self) -> None:
-        """In the model and on the card, which agree in every bit; the tensors have the result."""
+        """In the model and on a card that checks for races; they agree in every bit.
+
+        Afterwards the tensors have the result.
+        """
         encoded, binds = self.emitter.finish()
         program = decode(encoded)
         pool = program_model.noise(max(self.emitter.temp_bytes, 1), seed=7)
@@ -48,7 +51,7 @@ class Emission:
             memory(bind)[: symbol.nbytes]
             for bind, symbol in zip(binds, program.symbols, strict=True)
         ]
-        on_card = run_on_card(program, [binding.copy() for binding in bindings])
+        on_card = run_on_card(program, [binding.copy() for binding in bindings], check="memory")
         program_model.Machine(program, bindings).run()
         for bind, actual, expected in zip(binds, on_card, bindings, strict=True):
             if bind.kind == "arg":
@@ -127,6 +130,22 @@ def test_a_scan_across_sticks_is_one_step_of_vectors_that_cores_share() -> None:
     assert step.kind is StepKind.SCAN
     assert step.stick_dim < step.rank
     assert step.cores.bit_count() > 1
+
+
+@pytest.mark.parametrize("size", [(300, 3), (200, 70), (70, 200), (40, 40, 5)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_cores_that_share_rows_don_t_meet(size: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Large enough for several cores, with rows that begin and end within sticks."""
+    host = numbers(size, dtype)
+    for dim in range(len(size)):
+        expected = torch.sort(host, dim=dim, stable=True).indices
+        into = result_like(expected)
+        emission = Emission(put(host), into)
+        emission.emitter.argsort(*emission.views, dim)
+        if dim == len(size) - 1:
+            assert max(step.cores.bit_count() for step in emission.steps()) > 1
+        emission.run()
+        assert same(into, expected)
 
 
 @pytest.mark.parametrize("length", [3, 70, 128])
@@ -280,3 +299,25 @@ def test_a_table_is_dense() -> None:
     emission = Emission(put(torch.zeros(3, 70)), put(torch.tensor([0])), put(torch.zeros(1)))
     with pytest.raises(ValueError, match="unpack|dense"):
         emission.emitter.gather_elements(*emission.views)
+
+
+def test_a_number_is_a_row_of_one() -> None:
+    position, total = put(torch.tensor(7)), put(torch.tensor(0.0))
+    emission = Emission(put(torch.tensor(3.5)), position, total)
+    emission.emitter.argsort(emission.views[0], emission.views[1], 0)
+    emission.emitter.scan("cumsum", emission.views[0], emission.views[2], 0)
+    emission.run()
+    assert position.values() == 0
+    assert total.values() == 3.5
+
+
+def test_more_dimensions_than_a_step_has() -> None:
+    """Nine that don't join: rows go through linear temporaries."""
+    base = numbers((2,) * 9, torch.float32)
+    view = base.permute(1, 3, 5, 7, 0, 2, 4, 6, 8)
+    expected = torch.argsort(view, dim=4, stable=True)
+    into = result_like(expected)
+    emission = Emission(put(base).like(view), into)
+    emission.emitter.argsort(*emission.views, 4)
+    emission.run()
+    assert same(into, expected)

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "combine.h"
 #include "rows.h"
 #include "step.h"
 
@@ -15,9 +16,6 @@ namespace spyre {
 namespace {
 
 using kernels::kBlockElements;
-using kernels::Word;
-
-constexpr Word kNan = 0x7FC00000;  // the one that computed results have
 
 using Lanes128 = std::array<Word, kStickBytes>;
 
@@ -26,30 +24,6 @@ struct Reached {
   Lanes128 value;
   Lanes128 position;  // of the extremum
   int64_t count = 0;  // elements so far
-};
-
-Word word_of(float value) { return std::isnan(value) ? kNan : std::bit_cast<Word>(value); }
-
-struct Sum {
-  static constexpr Word kStart = 0;
-  static Word next(Word reached, Word x) {
-    return word_of(std::bit_cast<float>(reached) + std::bit_cast<float>(x));
-  }
-};
-struct Product {
-  static constexpr Word kStart = std::bit_cast<Word>(1.0F);
-  static Word next(Word reached, Word x) {
-    return word_of(std::bit_cast<float>(reached) * std::bit_cast<float>(x));
-  }
-};
-// Unsigned: they wrap.
-struct SumInt {
-  static constexpr Word kStart = 0;
-  static Word next(Word reached, Word x) { return reached + x; }
-};
-struct ProductInt {
-  static constexpr Word kStart = 1;
-  static Word next(Word reached, Word x) { return reached * x; }
 };
 
 // Does an element take the place of the extremum so far? Of equal ones the later, and NaN always.
@@ -77,12 +51,16 @@ void accumulate(Word* words, int64_t count, int lanes, Reached& reached) {
   if (reached.count == 0) reached.value.fill(Op::kStart);
   if (lanes == 1) {
     Word value = reached.value[0];
-    for (int64_t i = 0; i < count; ++i) words[i] = value = Op::next(value, words[i]);
+    for (int64_t i = 0; i < count; ++i) {
+      value = Op::next(value, words[i]);
+      words[i] = Op::finish(value);
+    }
     reached.value[0] = value;
   } else {
     for (int64_t i = 0; i < count; ++i, words += lanes) {
       for (int lane = 0; lane < lanes; ++lane) {
-        words[lane] = reached.value[lane] = Op::next(reached.value[lane], words[lane]);
+        reached.value[lane] = Op::next(reached.value[lane], words[lane]);
+        words[lane] = Op::finish(reached.value[lane]);
       }
     }
   }
@@ -126,8 +104,7 @@ void add_exponentials(Word* words, int64_t count, int lanes, Reached& reached) {
     exp(&in, rest.data(), lanes);
     log1p(&in, rest.data(), lanes);
     for (int lane = 0; lane < lanes; ++lane) {
-      words[lane] = reached.value[lane] =
-          word_of(std::bit_cast<float>(high[lane]) + std::bit_cast<float>(rest[lane]));
+      words[lane] = reached.value[lane] = one_nan(Sum::next(high[lane], rest[lane]));
     }
   }
   reached.count += count;

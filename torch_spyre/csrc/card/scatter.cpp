@@ -7,6 +7,7 @@
 #include <array>
 #include <cstring>
 
+#include "combine.h"
 #include "step.h"
 #include "table_index.h"
 #include "walk.h"
@@ -14,35 +15,57 @@
 namespace spyre {
 namespace {
 
-using kernels::Word;
-
 constexpr int64_t kBlockRows = 256;
 
-// The operation that combines what is in the table with an element of the source; null: none, the
-// source replaces it.
-kernels::Pointwise combination(Opcode opcode) {
-  const auto of = [](Opcode pointwise) {
-    return kernels::table().pointwise[static_cast<size_t>(pointwise)];
-  };
+// Combines n elements of the table with those of the source, in place.
+using Combine = void (*)(Word* table, const Word* source, int64_t n);
+
+template <typename Op>
+void combine_words(Word* table, const Word* source, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) table[i] = Op::finish(Op::next(table[i], source[i]));
+}
+
+// For elements that are words as they lie in memory, `place[i]` bytes from `table` on.
+using CombineEach = void (*)(std::byte* table, const int64_t* place, const Word* source, int64_t n);
+
+template <typename Op>
+void combine_each(std::byte* table, const int64_t* place, const Word* source, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    Word word = 0;
+    std::memcpy(&word, table + place[i], sizeof(word));
+    word = Op::finish(Op::next(word, source[i]));
+    std::memcpy(table + place[i], &word, sizeof(word));
+  }
+}
+
+struct Combination {
+  Combine words = nullptr;  // null: the source replaces what is in the table
+  CombineEach each = nullptr;
+};
+
+template <typename Op>
+constexpr Combination kCombination{combine_words<Op>, combine_each<Op>};
+
+Combination combination(Opcode opcode) {
   switch (opcode) {
     case Opcode::scatter_add:
-      return of(Opcode::add);
+      return kCombination<Sum>;
     case Opcode::scatter_prod:
-      return of(Opcode::mul);
+      return kCombination<Product>;
     case Opcode::scatter_amax:
-      return of(Opcode::maximum);
+      return kCombination<Largest>;
     case Opcode::scatter_amin:
-      return of(Opcode::minimum);
+      return kCombination<Smallest>;
     case Opcode::scatter_add_int:
-      return of(Opcode::add_int);
+      return kCombination<SumInt>;
     case Opcode::scatter_prod_int:
-      return of(Opcode::mul_int);
+      return kCombination<ProductInt>;
     case Opcode::scatter_amax_int:
-      return of(Opcode::maximum_int);
+      return kCombination<LargestInt>;
     case Opcode::scatter_amin_int:
-      return of(Opcode::minimum_int);
+      return kCombination<SmallestInt>;
     default:
-      return nullptr;
+      return {};
   }
 }
 
@@ -57,6 +80,7 @@ class ScatterRun {
         load_source_(kernels::table().load[source_.format]),
         load_(kernels::table().load[to_.format]),
         store_(kernels::table().store[to_.format]),
+        are_words_(kernels::table().round[to_.format] == nullptr),
         is_element_(lanes_of(to_) == Lanes::Element),
         unit_(is_element_ ? element_bytes(format_of(to_)) : kStickBytes) {}
 
@@ -108,14 +132,18 @@ class ScatterRun {
   void scatter_elements(const Place& place, int64_t stride, int64_t count) {
     const int bytes = element_bytes(format_of(source_));
     kernels::table().move_tile(bytes, place.source, 0, stride, bytes_.data(), 0, bytes, 1, count);
-    if (combine_ == nullptr && source_.format == to_.format) {
+    if (combine_.words == nullptr && source_.format == to_.format) {
       for (int64_t i = 0; i < count; ++i) put(place.to + row_[i], bytes_.data() + i * unit_);
       return;
     }
     load_source_(bytes_.data(), words_.data(), count);
-    if (combine_ == nullptr) {
+    if (combine_.words == nullptr) {
       store_(words_.data(), bytes_.data(), count);
       for (int64_t i = 0; i < count; ++i) put(place.to + row_[i], bytes_.data() + i * unit_);
+      return;
+    }
+    if (are_words_) {
+      combine_.each(place.to, row_.data(), words_.data(), count);
       return;
     }
     for (int64_t i = 0; i < count; ++i) combine(place.to + row_[i], words_.data() + i, 1);
@@ -130,7 +158,7 @@ class ScatterRun {
     const int lanes = step_.lanes / source.tiles;
     for (int64_t i = 0; i < count; ++i) {
       const std::byte* from = place.source + i * source_.stride[inner];
-      if (combine_ == nullptr && source_.format == to_.format) {
+      if (combine_.words == nullptr && source_.format == to_.format) {
         std::memmove(place.to + row_[i], from, kStickBytes);
         continue;
       }
@@ -140,7 +168,7 @@ class ScatterRun {
         load_source_(from + tile * source_.tile_stride, words_.data() + tile * lanes, lanes);
       }
       std::fill(words_.begin() + present * lanes, words_.begin() + step_.lanes, Word{0});
-      if (combine_ == nullptr) {
+      if (combine_.words == nullptr) {
         store_(words_.data(), place.to + row_[i], step_.lanes);
       } else {
         combine(place.to + row_[i], words_.data(), step_.lanes);
@@ -157,8 +185,7 @@ class ScatterRun {
 
   void combine(std::byte* place, const Word* source, int64_t n) {
     load_(place, table_words_.data(), n);
-    const std::array<const Word*, 2> in{table_words_.data(), source};
-    combine_(in.data(), table_words_.data(), n);
+    combine_.words(table_words_.data(), source, n);
     store_(table_words_.data(), place, n);
   }
 
@@ -166,10 +193,11 @@ class ScatterRun {
   const OperandRecord& source_;
   const OperandRecord& index_;
   const OperandRecord& to_;
-  const kernels::Pointwise combine_;
+  const Combination combine_;
   const kernels::Load load_source_;
   const kernels::Load load_;
   const kernels::Store store_;
+  const bool are_words_;   // the table's elements are stored as they are computed with
   const bool is_element_;  // a row is one element
   const int unit_;         // bytes of the table that one iteration writes
   std::array<int64_t, kStepRank> point_{};
