@@ -279,6 +279,11 @@ class ChainRun {
     for (Block block; blocks.next(block);) {
       for (int i = 0; i < instructions_; ++i) run_block(i, block);
     }
+    for (int i = 0; i < instructions_; ++i) {
+      if (instruction_[i].direct != nullptr && value_[instruction_[i].out].operand->is_streamed) {
+        kernels::table().fence();
+      }
+    }
   }
 
   void run_block(int index, const Block& block) {
@@ -314,6 +319,7 @@ class ChainRun {
       if (result.is_stored) {
         sticks.stored = result.stream.place(segment);
         sticks.stride = result.stream.run_stride();
+        sticks.is_streamed = result.operand->is_streamed;
       }
       instruction.direct(sticks);
       done += segment.count;

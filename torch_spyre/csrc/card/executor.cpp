@@ -19,6 +19,8 @@ constexpr int64_t kLxTotal = kCores * kLxBytes;
 constexpr int64_t kParallelElements = 64 * 1024;
 // Below this everything stays in a host core's cache anyway.
 constexpr int64_t kSlicedElements = 1024 * 1024;
+// Of a tensor of this size, little would be left in the host's caches when it is read.
+constexpr int64_t kStreamedBytes = 16 * 1024 * 1024;
 // Steps that are tried together: that takes the square of their number.
 constexpr size_t kMaxSliced = 16;
 
@@ -252,12 +254,19 @@ class Launch {
                        [](const StepRecord& step) { return is_kind(step, StepKind::Reduction); });
   }
 
+  bool is_large(const CoreStep& step) const {
+    const OperandRecord& output = *step.output().record;
+    return is_device(output) && program_.symbols[output.symbol].bytes >= kStreamedBytes;
+  }
+
   Unit bind_unit(const Machine& machine, size_t begin, size_t end, int core,
                  const Loops& loops) const {
     Unit chain;
     chain.reserve(end - begin);
     for (size_t node = begin; node < end; ++node) {
-      chain.push_back(bind_step(machine, program_.nodes[node].step, core, loops.span()));
+      CoreStep& step = chain.emplace_back(
+          bind_step(machine, program_.nodes[node].step, core, loops.span()));
+      if (step.iterations() != 0) step.operand[step.record->inputs].is_streamed = is_large(step);
     }
     return chain;
   }

@@ -52,6 +52,7 @@ struct DirectSticks {
   Word* words;        // the rounded results, one stick after the other; null: nobody reads them
   std::byte* stored;  // the results as they are stored; null: nowhere
   int64_t stride;     // of `stored`
+  bool is_streamed;   // `stored` is written past the host's caches; `fence` follows
 };
 using Direct = void (*)(const DirectSticks& sticks);
 // Returns how many values did not fit the destination (int64 beyond 32 bits).
@@ -103,6 +104,7 @@ struct Table {
   std::array<Round, kDataFormats> round;      // null also where words are stored as they are
   std::array<Pointwise, kOpcodes> pointwise;  // null where the opcode is not pointwise
   std::array<Direct, kOpcodes> direct;         // null: load, compute and store
+  void (*fence)();  // makes streamed results of this thread visible before what it writes next
   std::array<std::array<Convert, kDataFormats>, kHostFormats> to_card;  // null: no such pair
   std::array<std::array<Convert, kDataFormats>, kHostFormats> to_host;
   // Moves a tile: element (i, j) from `from + i*from_row + j*from_col` to

@@ -31,6 +31,7 @@ struct CoreOperand {
   std::byte* address = nullptr;  // Device, Lx: of the first iteration
   uint64_t count = 0;            // Iota: the value of the first iteration's lane 0
   kernels::Word word = 0;        // Scalar, Constant
+  bool is_streamed = false;      // a result too large for the host's caches
 };
 
 // Of the positions along a dimension, counted from the core's first one, those below `count` take

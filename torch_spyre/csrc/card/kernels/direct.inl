@@ -24,6 +24,11 @@ SPYRE_INLINE Word first_word(const std::byte* at, bool is_word) {
 }
 
 using Floats = decltype(Widened::first);
+#if SPYRE_FMA_WIDTH == 16
+using Stored = __m512i;
+#else
+using Stored = __m256i;
+#endif
 
 // Vector by vector: GCC keeps a copy of whatever is moved as a struct.
 SPYRE_INLINE Floats floats_at(const Word* words) {
@@ -34,6 +39,18 @@ SPYRE_INLINE Floats floats_at(const Word* words) {
 SPYRE_INLINE void put_floats(Floats floats, Word* words) {
   __builtin_memcpy(words, &floats, sizeof(floats));
 }
+SPYRE_INLINE void put_stored(Stored stored, std::byte* to, bool is_streamed) {
+  if (!is_streamed) {
+    __builtin_memcpy(to, &stored, sizeof(stored));
+    return;
+  }
+#if SPYRE_FMA_WIDTH == 16
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(to), stored);
+#else
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(to), stored);
+#endif
+}
+static void fence() { _mm_sfence(); }
 SPYRE_INLINE Floats repeated(Word word) {
   typedef Word Words __attribute__((vector_size(sizeof(Floats))));
   return bits_as<Floats>(Words{} + word);
@@ -99,6 +116,7 @@ template <typename Op, Way left_way, Way right_way, bool has_words, bool has_sto
 static int64_t run_numbers(const DirectSticks& sticks, int64_t index) {
   const int64_t count = sticks.count;
   const int64_t stride = sticks.stride;
+  const bool is_streamed = sticks.is_streamed;
   Reader<left_way> left(sticks.in[0], index);
   Reader<right_way> right(sticks.in[1], index);
   Word* words = has_words ? sticks.words + index * kLanes : nullptr;
@@ -112,9 +130,9 @@ static int64_t run_numbers(const DirectSticks& sticks, int64_t index) {
       const Widened x = left.read(lane, rare);
       const Widened y = right.read(lane, rare);
       const Widened result{Op::apply(x.first, y.first), Op::apply(x.second, y.second)};
-      const auto narrowed = narrow_numbers(result, rare);
+      const Stored narrowed = narrow_numbers(result, rare);
       if (rare != 0) return index * kLanes + lane;
-      if constexpr (has_stored) __builtin_memcpy(stored + 2 * lane, &narrowed, sizeof(narrowed));
+      if constexpr (has_stored) put_stored(narrowed, stored + 2 * lane, is_streamed);
       if constexpr (has_words) {
         put_floats(round_numbers(result.first), words + lane);
         put_floats(round_numbers(result.second), words + lane + kPart / 2);
@@ -174,6 +192,9 @@ static void run(const DirectSticks& given) {
     read_any(input, 0, 0, repeats[i], kLanes);
     input = {DirectInput::Kind::Words, reinterpret_cast<const std::byte*>(repeats[i]), 0};
   }
+  // Such stores must be aligned.
+  const auto place = reinterpret_cast<uintptr_t>(sticks.stored) | static_cast<uint64_t>(sticks.stride);
+  sticks.is_streamed = sticks.is_streamed && place % sizeof(Stored) == 0;
   const RunNumbers run_some = run_for<Op>(sticks);
   for (int64_t index = 0; index < sticks.count; ++index) {
     const int64_t done = run_some(sticks, index);

@@ -85,6 +85,7 @@ static consteval Table make_table(const char* isa) {
 #undef SPYRE_OPCODE
 #if SPYRE_FMA_WIDTH != 0
   direct::put_all(table);
+  table.fence = &direct::fence;
 #endif
   table.move_tile = &move_tile;
   table.multiply = &matmul::multiply;
