@@ -19,11 +19,11 @@ FORMATTED := $(shell find $(CSRC) tests -name '*.cpp' -o -name '*.h' -o -name '*
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help setup demo test test-cpp test-fuzz test-python test-checked test-slow fuzz bench lint format docs \
-        wheel clean
+.PHONY: help setup demo test test-cpp test-fuzz test-python test-checked test-slow conformance fuzz bench lint \
+        format docs wheel clean
 
 help:  ## this list
-	@awk -F ':.*## *' '/^[a-z-]+:.*##/ {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## *' '/^[a-z-]+:.*##/ {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # ---- Set-up -----------------------------------------------------------------------------------
 
@@ -70,6 +70,10 @@ test-checked: setup
 
 test-slow: setup  ## the slow tests
 	$(BIN)/python -m pytest -n 2 -m slow
+
+# Every entry of PyTorch's op_db; fails if one is wrong. The results are part of the docs.
+conformance: setup  ## all of PyTorch's operations against the CPU, in a quarter of an hour
+	$(BIN)/python -m tests.conformance --tests all --json docs/conformance.json --page docs/conformance.md
 
 # The card's unit tests are linked with the very objects of the extension: nothing is compiled
 # twice, and what is tested is what ships.

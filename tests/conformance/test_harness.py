@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.conformance import pool
+from tests.conformance.check import check
 from tests.conformance.compare import Reference, mismatch
 from tests.conformance.device_tests import TEMPLATES, device_tests
 from tests.conformance.expected import rules
@@ -77,6 +79,38 @@ def test_the_samples_are_the_same_in_every_run_and_values_of_the_card() -> None:
     for a, b in zip(first, second, strict=True):
         for x, y in zip(a.tensors(), b.tensors(), strict=True):
             assert torch.equal(x, y) and torch.equal(x.to("spyre").cpu(), x)
+
+
+Fault = Callable[[torch.Tensor], torch.Tensor]
+
+FAULTS: dict[str, tuple[str, Fault, Status, str]] = {
+    "a wrong element": ("neg", lambda y: y + 0.5, Status.WRONG, "instead of"),
+    "a wrong dtype": ("neg", lambda y: y.half(), Status.WRONG, "torch.float16 instead of"),
+    "a result on the host": ("neg", lambda y: y.cpu(), Status.WRONG, "is on cpu"),
+    "a copy of a view": ("t", lambda y: y.clone(), Status.WRONG, "copy instead of a view"),
+    "an exception": ("neg", lambda y: y.no_such_thing, Status.ERROR, "AttributeError"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_device_with_a_fault_is_found_out(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, spoil, status, said = FAULTS[fault]
+    op = operations()[name]
+    right = op.op
+
+    def faulty(x: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
+        result = right(x, *args, **kwargs)
+        return spoil(result) if x.device.type == "spyre" else result
+
+    monkeypatch.setattr(op, "op", faulty)
+    found = check(name, "float32", 4)
+    assert found.status is status and said in found.detail
+
+
+def test_an_operation_without_fault_counts_as_what_it_is() -> None:
+    assert check("neg", "float16", 4).status is Status.CARD
+    assert check("linalg.det", "float32", 2).status is Status.FALLBACK
+    assert check("fft.fft", "float32", 2).status is Status.DTYPE
 
 
 def _misbehave(name: str, column: str, _: int) -> Entry:

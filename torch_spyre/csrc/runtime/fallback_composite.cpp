@@ -59,8 +59,8 @@ void run_with_gradient(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
     }
   }
   if (!records || !device || writes(op.schema())) {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    run_on_cpu(op, stack);
+    const at::AutoDispatchBelowADInplaceOrView below;  // fake tensors go their own way there
+    op.callBoxed(stack);
     return;
   }
   note_fallback(op, op, *stack);
@@ -75,7 +75,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, int64_t> batch_norm_i
     const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& running_mean,
     const std::optional<at::Tensor>& running_var, bool training, double momentum, double eps,
     bool cudnn_enabled) {
-  if (input.numel() > 0) {
+  if (input.sym_numel() != 0) {
     return at::native::_batch_norm_impl_index(input, weight, bias, running_mean, running_var,
                                               training, momentum, eps, cudnn_enabled);
   }
@@ -86,10 +86,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, int64_t> batch_norm_i
   if (bias && bias->defined()) {
     result = result.add(bias->select(0, 0));
   }
-  const auto features = input.dim() > 1 ? input.size(1) : 0;
-  const at::Tensor statistics = at::empty({features}, input.options().dtype(at::kFloat));
-  return {result, statistics, statistics.clone(), at::empty({0}, input.options().dtype(at::kByte)),
-          0};
+  const c10::SymInt features = input.dim() > 1 ? input.sym_size(1) : c10::SymInt(0);
+  const at::Tensor statistics = at::empty_symint({features}, input.options().dtype(at::kFloat));
+  const at::Tensor reserve = at::empty({0}, input.options().dtype(at::kByte));
+  return {result, statistics, statistics.clone(), reserve, 0};
 }
 
 constexpr const char* kComposites[] = {
