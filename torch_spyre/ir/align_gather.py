@@ -75,6 +75,9 @@ def align_gather(
     )
     if isinstance(plan, NeedsCopy):
         return _name_the_obstacle(plan, extents, (table, index, result))
+    if plan.operands[TABLE].lanes == "first" and plan.operands[RESULT].lanes != "first":
+        # A gather moves sticks as they are: it does not repeat an element along one.
+        return NeedsCopy(RESULT, "the table stands still along its sticks", stick=SPARSE)
     storage = table.storage
     assert storage is not None
     step, row_dim = 0, 0
