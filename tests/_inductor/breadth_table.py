@@ -469,10 +469,7 @@ BINARY: dict[str, Case] = {
     "addcmul_": Case(_in_place("addcmul_"), three, mixes=True),
     "addcdiv": _unary(lambda x, y, z: torch.addcdiv(x, y, z, value=2), thirds, mixes=True),
     "addcdiv_": Case(_in_place("addcdiv_"), thirds, mixes=True),
-    **{
-        name: Case(getattr(torch, name), two, ALL)
-        for name in ("eq", "ne", "gt", "lt", "ge", "le")
-    },
+    **{name: Case(getattr(torch, name), two, ALL) for name in ("eq", "ne", "gt", "lt", "ge", "le")},
     **{
         f"{name}_": Case(_in_place(f"{name}_"), two, NUMBERS)
         for name in ("eq", "ne", "gt", "lt", "ge", "le")
@@ -523,7 +520,9 @@ REDUCTION: dict[str, Case] = {
         extern=calls("aten.sort"),
         backward=calls("aten.sort", "aten.scatter"),
     ),
-    "argsort": Case(lambda x: x.argsort(dim=-1, stable=True), one, NUMBERS, extern=calls("aten.sort")),
+    "argsort": Case(
+        lambda x: x.argsort(dim=-1, stable=True), one, NUMBERS, extern=calls("aten.sort")
+    ),
     "histc": Case(lambda x: torch.histc(x, 8, -2, 2), one, (F32,), extern=calls("aten.histc")),
     "cumsum": Case(
         lambda x: (x.cumsum(-1), x.cumsum(0)),
@@ -592,7 +591,9 @@ SHAPE: dict[str, Case] = {
         one,
         backward=calls("aten.reflection_pad1d_backward"),
     ),
-    "pad_replicate": Case(lambda x: F.pad(x.unsqueeze(0), (2, 1), mode="replicate"), one, FLOATS, 0),
+    "pad_replicate": Case(
+        lambda x: F.pad(x.unsqueeze(0), (2, 1), mode="replicate"), one, FLOATS, 0
+    ),
     "copy_": Case(lambda x, y: x.copy_(y), two, **MOVES),
     "part_copy_": Case(lambda x, y: x[:, 3:9].copy_(y[:, :6]), two, **MOVES),
     "zero_": Case(_in_place("zero_"), one, **MOVES),
@@ -615,14 +616,14 @@ INDEXING: dict[str, Case] = {
         backward=calls("aten.embedding_dense_backward"),
     ),
     "index_select": Case(
-        lambda x, i, y: (x.index_select(0, i), x.index_select(1, i)),
+        lambda x, i, _: (x.index_select(0, i), x.index_select(1, i)),
         updates,
         dtypes=ALL,
         roundings=0,
         backward=calls("aten.index_add"),
     ),
     "gather": Case(
-        lambda x, i, y: x.gather(1, i), picked, ALL, 0, backward=calls("aten.scatter_add")
+        lambda x, i, _: x.gather(1, i), picked, ALL, 0, backward=calls("aten.scatter_add")
     ),
     "scatter": Case(
         lambda x, i, y: x.scatter(1, i, y),
@@ -633,7 +634,7 @@ INDEXING: dict[str, Case] = {
         backward=calls("aten.scatter"),
     ),
     "scatter_value": Case(
-        lambda x, i, y: x.scatter(1, i, 1), picked, ALL, 0, extern=calls("aten.scatter")
+        lambda x, i, _: x.scatter(1, i, 1), picked, ALL, 0, extern=calls("aten.scatter")
     ),
     "scatter_": Case(
         lambda x, i, y: x.scatter_(1, i, y), picked, ALL, 0, extern=calls("aten.scatter")
@@ -654,9 +655,9 @@ INDEXING: dict[str, Case] = {
         NUMBERS,
         extern=calls("aten.scatter_reduce"),
     ),
-    "index": Case(lambda x, i, j, y: x[i, j], elements, ALL, 0),
-    "index_rows": Case(lambda x, i, y: x[i] * 1, updates, NUMBERS, 0),
-    "index_mixed": Case(lambda x, i, y: x[i, 3:9] * 1, updates, NUMBERS, 0),
+    "index": Case(lambda x, i, j, _: x[i, j], elements, ALL, 0),
+    "index_rows": Case(lambda x, i, _: x[i] * 1, updates, NUMBERS, 0),
+    "index_mixed": Case(lambda x, i, _: x[i, 3:9] * 1, updates, NUMBERS, 0),
     "index_put": Case(
         lambda x, i, j, y: x.index_put((i, j), y), elements, ALL, 0, extern=calls("aten.index_put")
     ),
@@ -676,7 +677,7 @@ INDEXING: dict[str, Case] = {
     "setitem_rows": Case(
         lambda x, i, y: x.__setitem__(i, y), updates, ALL, 0, extern=calls("aten.index_put_")
     ),
-    "setitem_mask": Case(lambda x, m, y: x.__setitem__(m, 1), masked, ALL, 0),
+    "setitem_mask": Case(lambda x, m, _: x.__setitem__(m, 1), masked, ALL, 0),
     "index_add": Case(
         lambda x, i, y: x.index_add(0, i, y, alpha=2),
         updates,
@@ -694,20 +695,18 @@ INDEXING: dict[str, Case] = {
         lambda x, i, y: x.index_copy_(0, i, y), updates, ALL, 0, extern=calls("aten.index_copy")
     ),
     "index_fill": Case(
-        lambda x, i, y: x.index_fill(0, i, 1), updates, ALL, 0, extern=calls("aten.index_fill")
+        lambda x, i, _: x.index_fill(0, i, 1), updates, ALL, 0, extern=calls("aten.index_fill")
     ),
-    "masked_fill": Case(lambda x, m, y: x.masked_fill(m, 1), masked, ALL, 0, backward=_NONE),
-    "masked_fill_": Case(lambda x, m, y: x.masked_fill_(m, 1), masked, ALL, 0),
+    "masked_fill": Case(lambda x, m, _: x.masked_fill(m, 1), masked, ALL, 0, backward=_NONE),
+    "masked_fill_": Case(lambda x, m, _: x.masked_fill_(m, 1), masked, ALL, 0),
     "masked_scatter": Case(
         lambda x, m, y: x.masked_scatter(m, y), masked, ALL, 0, extern=calls("aten.masked_scatter")
     ),
     "masked_scatter_": Case(
         lambda x, m, y: x.masked_scatter_(m, y), masked, ALL, 0, extern=calls("aten.masked_scatter")
     ),
-    "take_along_dim": Case(lambda x, i, y: torch.take_along_dim(x, i, 1), picked, ALL, 0),
-    "one_hot": Case(
-        lambda x: F.one_hot(x, 9), counts, (torch.int64,), 0
-    ),
+    "take_along_dim": Case(lambda x, i, _: torch.take_along_dim(x, i, 1), picked, ALL, 0),
+    "one_hot": Case(lambda x: F.one_hot(x, 9), counts, (torch.int64,), 0),
 }
 
 CASES = MATRIX | ACTIVATION | UNARY | BINARY | REDUCTION | SHAPE | CREATION | INDEXING

@@ -100,7 +100,7 @@ def compile_graph(
 
 
 def _plain_errors(compile_inner: Callable[..., Any]) -> Callable[..., Any]:
-    """Where Inductor's caches are passed over it wraps every error; ours say all there is to say."""
+    """Past its caches Inductor wraps every error; ours say all there is to say."""
     from torch._inductor.exc import InductorError
 
     from .errors import Unsupported

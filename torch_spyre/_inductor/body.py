@@ -437,9 +437,10 @@ class Recorder(DefaultHandler):
         )
 
     def to_dtype_bitcast(self, x: Value, dtype: torch.dtype, src_dtype: torch.dtype) -> Value:
+        del x
         raise BitcastError(
-            f"the bits of {src_dtype} on the card are not PyTorch's, so to_dtype_bitcast to {dtype} "
-            "has no meaning there"
+            f"the bits of {src_dtype} on the card are not PyTorch's, "
+            f"so to_dtype_bitcast to {dtype} has no meaning there"
         )
 
     def fma(self, x: Value, y: Value, z: Value) -> Value:

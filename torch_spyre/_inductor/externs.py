@@ -14,9 +14,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
-from torch._inductor.lowering import fallback_handler
+from torch._inductor.lowering import fallback_handler, user_lowerings
 
 from torch_spyre.ops import registry
 
@@ -108,19 +109,29 @@ def _is_callable(node: torch.fx.Node) -> bool:
 
 
 def calling_what_has_no_loop(compile_inner: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile again with an eager call where a loop turns out to have no form on the card."""
+    """Compile again with an eager call where a loop turns out to have no form on the card.
+
+    Passes of Inductor's make some nodes anew each time, so the second node with the same operation
+    stands for all of them.
+    """
 
     @functools.wraps(compile_inner)
     def compile_graph(gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        marked: set[Any] = set()
+        called: dict[Any, Callable[..., Any]] = {}
         while True:
             try:
-                return compile_inner(gm, *args, **kwargs)
+                with mock.patch.dict(user_lowerings, called):
+                    return compile_inner(gm, *args, **kwargs)
             except Unsupported as error:
                 node = error.node
-                if node is None or node.graph is not gm.graph:
+                if node is None or node.graph is not gm.graph or node.target in called:
                     raise
                 debug.log.info("%s stays a call of the eager operation: %s", node, error.why)
+                if node.target in marked:
+                    called[node.target] = extern(node.target)
                 node.meta[_MARK] = True
+                marked.add(node.target)
 
     return compile_graph
 
@@ -136,4 +147,4 @@ def overloads() -> Iterator[Any]:
 
 def extern(overload: Any) -> Callable[..., Any]:
     """A lowering that calls the eager operation."""
-    return fallback_handler(overload, add_to_fallback_set=False)  # type: ignore[no-any-return]
+    return fallback_handler(overload, add_to_fallback_set=False)

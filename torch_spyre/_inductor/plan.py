@@ -119,6 +119,11 @@ def _mark_boundaries(lowered: GraphLowering, translation: Translation, graph: Sp
         buffer = graph.buffers.get(translation.root(name))
         if buffer is not None and not buffer.is_input:
             buffer.is_output = True
+    # `empty`, which may be read all the same: where only a part of it was written.
+    written = {nest.target for nest in translation.nests if 0 not in nest.extents[: nest.outer]}
+    for buffer in graph.buffers.values():
+        if not buffer.is_input and buffer not in written:
+            buffer.is_output = True
 
 
 def _set_input_layouts(lowered: GraphLowering, graph: SpyreGraph) -> None:
@@ -155,8 +160,8 @@ def _set_required_layouts(lowered: GraphLowering, graph: SpyreGraph) -> None:
 class _Buckets:
     """Which tensors of dynamic sizes have a bucket that holds their values.
 
-    A kernel fills the buckets of its results itself. What comes from outside (inputs, and what other
-    operations made or changed) is copied to its bucket before the next kernel that takes it.
+    A kernel fills the buckets of its results itself. What comes from outside (inputs, and what
+    other operations made or changed) is copied to its bucket before the next kernel that takes it.
     """
 
     lowered: GraphLowering
@@ -189,7 +194,7 @@ class _Buckets:
             if is_outside(operation):
                 place = self.order[operation.get_operation_name()]
                 names = {buffer.get_name() for buffer in operation.get_outputs()}
-                names |= set(operation.get_mutation_names())
+                names |= set(getattr(operation, "get_mutation_names", tuple)())
                 for name in names:
                     found.setdefault(self.translation.root(name), []).append(place)
         return found
@@ -238,15 +243,16 @@ def _kernels(lowered: GraphLowering, translation: Translation, graph: SpyreGraph
         )
         for buffer in draft.arguments:
             result.tensors[buffer.name] = buffer
-    _retire(lowered, result)
+    _retire(lowered, result, graph)
     return result
 
 
-def _retire(lowered: GraphLowering, kernels: Kernels) -> None:
+def _retire(lowered: GraphLowering, kernels: Kernels, graph: SpyreGraph) -> None:
     """Tell Inductor which buffers became part of a kernel, and the layouts of the others."""
     from .wrapper import FixedTiledLayout
 
     outputs = set(lowered.get_output_names())
+    outputs |= {name for name, buffer in graph.buffers.items() if buffer.is_output}
     for name, buffer in list(lowered.name_to_buffer.items()):
         layout: Any = getattr(buffer, "layout", None)
         if not isinstance(layout, inductor_ir.Layout) or layout.device.type != DEVICE_NAME:

@@ -1,8 +1,8 @@
 """Functions that PyTorch takes apart before our decompositions: replaced in Dynamo's graph.
 
 Attention and rms_norm are composites whose own parts work in float32 throughout. The card widens
-16-bit operands by itself, so ours keep in 32 bits only what needs them. one_hot asks the host whether
-all classes exist.
+16-bit operands by itself, so ours keep in 32 bits only what needs them. one_hot asks the host
+whether all classes exist.
 """
 
 from __future__ import annotations
