@@ -230,3 +230,104 @@ TEST(an_operation_may_replace_any_of_its_operands) {
     }
   }
 }
+
+// ---- Direct operations -------------------------------------------------------------------------
+
+namespace {
+
+constexpr size_t kHalfFormat = static_cast<size_t>(DataFormat::SEN169_FP16);
+constexpr int64_t kStickLanes = kStickBytes / 2;
+
+// An operand in each of the forms that a direct operation takes; `words` is what they stand for.
+struct DirectOperand {
+  DirectOperand(DirectInput::Kind kind, const Words& source, bool repeats) {
+    const auto n = static_cast<int64_t>(source.size());
+    const bool is_half = kind == DirectInput::Kind::Stick || kind == DirectInput::Kind::FirstHalf;
+    const bool is_first = kind >= DirectInput::Kind::FirstWord;
+    words = source;
+    if (is_half) table().round[kHalfFormat](words.data(), n);
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t lane = is_first ? 0 : i % kStickLanes;
+      words[i] = words[(repeats ? 0 : i - i % kStickLanes) + lane];
+    }
+    bytes.resize(source.size() * sizeof(Word));
+    if (is_half) {
+      table().store[kHalfFormat](words.data(), bytes.data(), n);
+    } else {
+      std::memcpy(bytes.data(), words.data(), bytes.size());
+    }
+    const int64_t stride = kStickLanes * (is_half ? 2 : 4);
+    input = {kind, bytes.data(), repeats ? 0 : stride};
+  }
+
+  Words words;
+  std::vector<std::byte> bytes;
+  DirectInput input{};
+};
+
+struct DirectResult {
+  Words words;
+  std::vector<std::byte> stored;
+  bool operator==(const DirectResult&) const = default;
+};
+
+DirectResult load_compute_store(Opcode opcode, const Words& x, const Words& y) {
+  DirectResult result{run(opcode, {x, y}), std::vector<std::byte>(x.size() * 2)};
+  const auto n = static_cast<int64_t>(x.size());
+  table().store[kHalfFormat](result.words.data(), result.stored.data(), n);
+  table().round[kHalfFormat](result.words.data(), n);
+  return result;
+}
+
+}  // namespace
+
+TEST(direct_operations_give_the_bits_of_loading_computing_and_storing) {
+  using Kind = DirectInput::Kind;
+  std::vector<Words> operands = operands_of(2, 40000, 5);
+  // Results at the edges of SEN169: about to become zero, the smallest number, or the symbol.
+  for (const float scale : {0x1p-33f, 0x1p-32f, 0x1p-31f, 0x1p-30f, 0x1.ffp32f, 0x1.fep32f}) {
+    for (int i = 0; i < 64; ++i) {
+      operands[0].push_back(as_word(scale));
+      operands[1].push_back(as_word((i % 2 == 0 ? 1.0f : -1.0f) * (0.9f + 0.005f * i)));
+    }
+  }
+  for (Words& words : operands) words.resize(words.size() / kStickLanes * kStickLanes);
+  const auto count = static_cast<int64_t>(operands[0].size()) / kStickLanes;
+  for (const Isa isa : kIsas) {
+    if (!isa_available(isa)) continue;
+    select_isa(isa);
+    for (const Opcode opcode :
+         {Opcode::add, Opcode::sub, Opcode::mul, Opcode::div, Opcode::maximum, Opcode::minimum}) {
+      const Direct direct = table().direct[static_cast<size_t>(opcode)];
+      CHECK_EQ(direct != nullptr, isa != Isa::Baseline);
+      if (direct == nullptr) continue;
+      for (int variant = 0; variant < 32; ++variant) {
+        const DirectOperand x(static_cast<Kind>(variant & 3), operands[0], false);
+        const DirectOperand y(static_cast<Kind>(variant >> 2 & 3), operands[1], variant >= 16);
+        const DirectResult expected = load_compute_store(opcode, x.words, y.words);
+        DirectResult both{Words(x.words.size()), std::vector<std::byte>(x.words.size() * 2)};
+        DirectResult apart = both;
+        direct({{x.input, y.input}, count, both.words.data(), both.stored.data(), 128, false});
+        direct({{x.input, y.input}, count, apart.words.data(), nullptr, 0, false});
+        direct({{x.input, y.input}, count, nullptr, apart.stored.data(), 128, false});
+        CHECK(both == expected);
+        CHECK(apart == expected);
+        // Past the caches, where it is aligned and where it is not.
+        for (const size_t shift : {size_t{0}, size_t{2}}) {
+          std::vector<std::byte> room(expected.stored.size() + 130);
+          std::byte* const to =
+              room.data() + shift + (128 - reinterpret_cast<uintptr_t>(room.data()) % 128) % 128;
+          direct({{x.input, y.input}, count, nullptr, to, 128, true});
+          table().fence();
+          CHECK(std::equal(expected.stored.begin(), expected.stored.end(), to));
+        }
+      }
+      // The result takes the place of an operand.
+      DirectOperand x(Kind::Stick, operands[0], false);
+      const DirectOperand y(Kind::FirstHalf, operands[1], false);
+      const DirectResult expected = load_compute_store(opcode, x.words, y.words);
+      direct({{x.input, y.input}, count, nullptr, x.bytes.data(), 128, false});
+      CHECK(std::equal(expected.stored.begin(), expected.stored.end(), x.bytes.begin()));
+    }
+  }
+}

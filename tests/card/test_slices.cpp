@@ -106,7 +106,8 @@ struct Norm : Rows {
     copy(device_rows(x), lx_rows(kCopy));
     reduce(Opcode::sum_squares, lx_rows(kCopy, true), kSums);
     const auto factors = lx_firsts(kSums, {0, kStickBytes});
-    compute(Opcode::mul, {lx_rows(kCopy), factors}, lx_rows(scaled), chains ? uint32_t{kDiscarded} : 0);
+    compute(Opcode::mul, {lx_rows(kCopy), factors}, lx_rows(scaled),
+            chains ? uint32_t{kDiscarded} : 0);
     compute(Opcode::mul, {lx_rows(scaled), device(weight, kHalf, {kStickBytes, 0})},
             device_rows(writes_x ? x : y), chains ? uint32_t{kChained} : 0);
   }

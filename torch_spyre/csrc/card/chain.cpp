@@ -1,8 +1,8 @@
 // The words of a block stay in the host core's cache while the steps go over them, one after the
 // other. What a step reads of an earlier one it takes from the words that that one left, rounded to
 // the format of the buffer they stand for; only what is read by somebody else is stored. Operands
-// that several steps read are widened once. Simple operations on sticks of SEN169 take operands that
-// nobody else reads as they are stored, and leave rounded words, or none.
+// that several steps read are widened once. Simple operations on sticks of SEN169 take operands
+// that nobody else reads as they are stored, and leave rounded words, or none.
 #include "chain.h"
 
 #include <algorithm>
@@ -304,6 +304,8 @@ class ChainRun {
   void run_direct(int index, const Block& block) {
     const Instruction& instruction = instruction_[index];
     const Value& result = value_[instruction.out];
+    const bool is_read = result.last_use > index;
+    if (!is_read && !result.is_stored) return;
     const int lanes = first_.lanes;
     int64_t done = 0;
     for (int s = 0; s < block.segments; ++s) {
@@ -315,7 +317,7 @@ class ChainRun {
                                        : words_input(instruction.in[i], done);
       }
       sticks.count = segment.count;
-      if (result.last_use > index) sticks.words = words(instruction.out) + done * lanes;
+      if (is_read) sticks.words = words(instruction.out) + done * lanes;
       if (result.is_stored) {
         sticks.stored = result.stream.place(segment);
         sticks.stride = result.stream.run_stride();

@@ -264,8 +264,8 @@ class Launch {
     Unit chain;
     chain.reserve(end - begin);
     for (size_t node = begin; node < end; ++node) {
-      CoreStep& step = chain.emplace_back(
-          bind_step(machine, program_.nodes[node].step, core, loops.span()));
+      CoreStep& step =
+          chain.emplace_back(bind_step(machine, program_.nodes[node].step, core, loops.span()));
       if (step.iterations() != 0) step.operand[step.record->inputs].is_streamed = is_large(step);
     }
     return chain;

@@ -45,7 +45,7 @@ struct DirectInput {
 };
 // An operation on sticks of SEN169 from widening to rounding, in the host's registers. The bits are
 // those of loading, computing and storing one after the other. A stick is written after all of its
-// own inputs have been read.
+// own inputs have been read. There are words or stored results, or both.
 struct DirectSticks {
   std::array<DirectInput, 2> in;
   int64_t count;      // of sticks
@@ -103,7 +103,7 @@ struct Table {
   std::array<LoadFirst, kDataFormats> load_first;
   std::array<Round, kDataFormats> round;      // null also where words are stored as they are
   std::array<Pointwise, kOpcodes> pointwise;  // null where the opcode is not pointwise
-  std::array<Direct, kOpcodes> direct;         // null: load, compute and store
+  std::array<Direct, kOpcodes> direct;        // null: load, compute and store
   void (*fence)();  // makes streamed results of this thread visible before what it writes next
   std::array<std::array<Convert, kDataFormats>, kHostFormats> to_card;  // null: no such pair
   std::array<std::array<Convert, kDataFormats>, kHostFormats> to_host;

@@ -5,7 +5,7 @@
 #include "math.inl"
 #include "matmul.inl"
 #include "pointwise.inl"
-#include "direct.inl"
+#include "pointwise_direct.inl"
 #include "reduction.inl"
 #include "special.inl"
 #include "tile.inl"

@@ -1,8 +1,9 @@
-// Simple operations on sticks of SEN169: widened, computed and rounded without leaving the registers.
-// On the host such an operation is as fast as its memory; words in between would be a multiple of
-// what is read and written.
+// Simple operations on sticks of SEN169: widened, computed and rounded without leaving the
+// registers. On the host such an operation is as fast as its memory; words in between would be a
+// multiple of what is read and written.
 //
-// Sticks with a NaN-infinity symbol, or with a result that is one, are rare and take the plain loops.
+// Sticks with a NaN-infinity symbol, or with a result that is one, are rare and take the plain
+// loops.
 
 #if SPYRE_FMA_WIDTH != 0
 namespace direct {
@@ -193,7 +194,8 @@ static void run(const DirectSticks& given) {
     input = {DirectInput::Kind::Words, reinterpret_cast<const std::byte*>(repeats[i]), 0};
   }
   // Such stores must be aligned.
-  const auto place = reinterpret_cast<uintptr_t>(sticks.stored) | static_cast<uint64_t>(sticks.stride);
+  const auto place =
+      reinterpret_cast<uintptr_t>(sticks.stored) | static_cast<uint64_t>(sticks.stride);
   sticks.is_streamed = sticks.is_streamed && place % sizeof(Stored) == 0;
   const RunNumbers run_some = run_for<Op>(sticks);
   for (int64_t index = 0; index < sticks.count; ++index) {
@@ -203,13 +205,13 @@ static void run(const DirectSticks& given) {
   }
 }
 
-#define SPYRE_DIRECT(NAME, OPCODE, ...) \
-  struct NAME {                                     \
+#define SPYRE_DIRECT(NAME, OPCODE, ...)               \
+  struct NAME {                                       \
     static constexpr Pointwise kPlain = &op_##OPCODE; \
-    template <typename T>                           \
-    SPYRE_INLINE T apply(T x, T y) {                \
-      return __VA_ARGS__;                           \
-    }                                               \
+    template <typename T>                             \
+    SPYRE_INLINE T apply(T x, T y) {                  \
+      return __VA_ARGS__;                             \
+    }                                                 \
   };
 SPYRE_DIRECT(Add, add, x + y)
 SPYRE_DIRECT(Sub, sub, x - y)
