@@ -16,7 +16,7 @@ from tests.conformance.compare import Reference, mismatch
 from tests.conformance.device_tests import calls
 from tests.conformance.expected import expectation
 from tests.conformance.results import Entry, Status
-from tests.conformance.samples import CARD_DTYPES, DEVICE, DTYPES, Inputs, inputs_of, operations
+from tests.conformance.samples import ALL_DTYPES, CARD_DTYPES, DEVICE, Inputs, inputs_of, operations
 from tests.conformance.variants import Variant, functional, shares_storage, variants
 
 _WIDER = {torch.float16: torch.float32, torch.float32: torch.float64}
@@ -117,7 +117,7 @@ def _reference(
 def _outcome(name: str, dtype: str, variant: Variant, inputs: Inputs, like: Any) -> Outcome:
     expected = expectation(name, dtype)
     inputs = variant.prepare(inputs)
-    after, reference = _reference(variant, inputs, like, DTYPES[dtype])
+    after, reference = _reference(variant, inputs, like, ALL_DTYPES[dtype])
     needs = _foreign_dtypes(inputs, (reference.narrow, like))
     torch.spyre.reset_fallback_stats()
     try:
