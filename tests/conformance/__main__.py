@@ -73,9 +73,10 @@ def main() -> int:
     """Run, print a line per entry and the summary; 1 if something is not as it should be."""
     options = _options()
     board = Scoreboard.read(options.json) if options.json else Scoreboard()
-    board.about = {"torch": torch.__version__, "commit": _commit(), "cap": options.cap}
     saved = time.monotonic()
     keys = _keys(options, board)
+    if keys:
+        board.about = {"torch": torch.__version__, "commit": _commit(), "cap": options.cap}
     for key, entry in pool.run(keys, cap=options.cap, jobs=options.jobs, seconds=options.seconds):
         board.entries[key] = entry
         print(_line(key, entry), flush=True)

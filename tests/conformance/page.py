@@ -95,8 +95,8 @@ def _columns(board: Scoreboard) -> str:
         f"- **{name}**: {(TEMPLATES[name].calls.__doc__ or '').strip()}" for name in device_tests()
     )
     return (
-        "## By dtype\n\nEntries that have none of float16, float32, int32 and bool run with another "
-        "dtype.\n\n"
+        "## By dtype\n\nEntries that have none of float16, float32, int32 and bool run with "
+        "another dtype.\n\n"
         + _table(["dtype", *_STATUS_HEAD], rows)
         + "\n## Device-generic tests\n\nBeside the samples, `tests/conformance/device_tests.toml` "
         f"names tests that PyTorch runs for each device:\n\n{listed}\n\n"
