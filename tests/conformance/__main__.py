@@ -13,7 +13,7 @@ from tests.conformance import pool
 from tests.conformance.device_tests import columns_of
 from tests.conformance.page import page
 from tests.conformance.results import Entry, Key, Scoreboard
-from tests.conformance.samples import DTYPES, dtypes_of, matching
+from tests.conformance.samples import ALL_DTYPES, dtypes_of, matching
 
 _SAVE_EVERY = 15.0  # seconds
 
@@ -21,7 +21,7 @@ _SAVE_EVERY = 15.0  # seconds
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     parser.add_argument("--ops", default="*", help='names, with *: "sort,*pool2d" (default: all)')
-    parser.add_argument("--dtypes", default=",".join(DTYPES), help="default: all four")
+    parser.add_argument("--dtypes", default=",".join(ALL_DTYPES), help="default: all")
     parser.add_argument(
         "--tests", default="", help="device-generic tests of device_tests.toml, or 'all'"
     )
@@ -73,9 +73,10 @@ def main() -> int:
     """Run, print a line per entry and the summary; 1 if something is not as it should be."""
     options = _options()
     board = Scoreboard.read(options.json) if options.json else Scoreboard()
-    board.about = {"torch": torch.__version__, "commit": _commit(), "cap": options.cap}
     saved = time.monotonic()
     keys = _keys(options, board)
+    if keys:
+        board.about = {"torch": torch.__version__, "commit": _commit(), "cap": options.cap}
     for key, entry in pool.run(keys, cap=options.cap, jobs=options.jobs, seconds=options.seconds):
         board.entries[key] = entry
         print(_line(key, entry), flush=True)

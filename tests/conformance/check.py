@@ -16,7 +16,7 @@ from tests.conformance.compare import Reference, mismatch
 from tests.conformance.device_tests import calls
 from tests.conformance.expected import expectation
 from tests.conformance.results import Entry, Status
-from tests.conformance.samples import CARD_DTYPES, DEVICE, DTYPES, Inputs, inputs_of, operations
+from tests.conformance.samples import ALL_DTYPES, CARD_DTYPES, DEVICE, Inputs, inputs_of, operations
 from tests.conformance.variants import Variant, functional, shares_storage, variants
 
 _WIDER = {torch.float16: torch.float32, torch.float32: torch.float64}
@@ -114,16 +114,10 @@ def _reference(
     return copies, Reference(narrow, wide)
 
 
-def _outcome(
-    name: str,
-    dtype: str,
-    variant: Variant,
-    inputs: Inputs,
-    like: Any,
-) -> Outcome:
+def _outcome(name: str, dtype: str, variant: Variant, inputs: Inputs, like: Any) -> Outcome:
     expected = expectation(name, dtype)
     inputs = variant.prepare(inputs)
-    after, reference = _reference(variant, inputs, like, DTYPES[dtype])
+    after, reference = _reference(variant, inputs, like, ALL_DTYPES[dtype])
     needs = _foreign_dtypes(inputs, (reference.narrow, like))
     torch.spyre.reset_fallback_stats()
     try:
@@ -134,6 +128,7 @@ def _outcome(
         views = _views_lost(result, on_card, reference.narrow, after)
         result = _pytree.tree_map(_to_host, result)
     except Exception as error:
+        _clear_faults()
         if expected.check == "refused" and isinstance(error, NotImplementedError):
             return Outcome(Status.REFUSED)
         return _judge_error(error, needs)
@@ -143,6 +138,14 @@ def _outcome(
     if found:
         return Outcome(Status.WRONG, fallbacks, found)
     return Outcome(Status.FALLBACK if fallbacks else Status.CARD, fallbacks)
+
+
+def _clear_faults() -> None:
+    """A fault of the card stays until a reset, and would be charged to the next call."""
+    try:
+        torch.spyre.synchronize()
+    except Exception:
+        torch.spyre.reset()
 
 
 def _to_host(value: Any) -> Any:

@@ -21,6 +21,13 @@ DTYPES = {
     "int32": torch.int32,
     "bool": torch.bool,
 }
+# For entries that have none of these.
+OTHER_DTYPES = {
+    "int64": torch.int64,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+    "complex64": torch.complex64,
+}
+ALL_DTYPES = DTYPES | OTHER_DTYPES
 # card.md: everything else raises TypeError.
 CARD_DTYPES = frozenset(
     [
@@ -45,7 +52,8 @@ def matching(patterns: str) -> list[str]:
 def dtypes_of(name: str) -> list[str]:
     """The names of the dtypes that are checked for an entry: those it supports on the CPU."""
     supported = operations()[name].supported_dtypes("cpu")
-    return [text for text, dtype in DTYPES.items() if dtype in supported]
+    found = [text for text, dtype in DTYPES.items() if dtype in supported]
+    return found or [text for text, dtype in OTHER_DTYPES.items() if dtype in supported][:1]
 
 
 @dataclass(frozen=True)
@@ -154,7 +162,7 @@ def spread(samples: list[Any], most: int) -> list[Any]:
 def inputs_of(name: str, dtype: str, most: int, requires_grad: bool = False) -> Iterator[Inputs]:
     """The inputs of an entry, on the CPU; the same ones in every run."""
     torch.manual_seed(zlib.crc32(f"{name} {dtype}".encode()))
-    made = operations()[name].sample_inputs("cpu", DTYPES[dtype], requires_grad=requires_grad)
+    made = operations()[name].sample_inputs("cpu", ALL_DTYPES[dtype], requires_grad=requires_grad)
     for sample in spread(list(made), most):
         args = (sample.input, *sample.args)
         yield Inputs(args, dict(sample.kwargs), sample.output_process_fn_grad).held()
