@@ -81,8 +81,7 @@ class ScatterRun {
         load_(kernels::table().load[to_.format]),
         store_(kernels::table().store[to_.format]),
         are_words_(kernels::table().round[to_.format] == nullptr),
-        is_element_(lanes_of(to_) == Lanes::Element),
-        unit_(is_element_ ? element_bytes(format_of(to_)) : kStickBytes) {}
+        is_element_(lanes_of(to_) == Lanes::Element) {}
 
   void run() {
     run(0, {step_.operand[0].address, step_.operand[kIndex].address, step_.output().address});
@@ -133,13 +132,13 @@ class ScatterRun {
     const int bytes = element_bytes(format_of(source_));
     kernels::table().move_tile(bytes, place.source, 0, stride, bytes_.data(), 0, bytes, 1, count);
     if (combine_.words == nullptr && source_.format == to_.format) {
-      for (int64_t i = 0; i < count; ++i) put(place.to + row_[i], bytes_.data() + i * unit_);
+      put_elements(place.to, count);
       return;
     }
     load_source_(bytes_.data(), words_.data(), count);
     if (combine_.words == nullptr) {
       store_(words_.data(), bytes_.data(), count);
-      for (int64_t i = 0; i < count; ++i) put(place.to + row_[i], bytes_.data() + i * unit_);
+      put_elements(place.to, count);
       return;
     }
     if (are_words_) {
@@ -149,8 +148,22 @@ class ScatterRun {
     for (int64_t i = 0; i < count; ++i) combine(place.to + row_[i], words_.data() + i, 1);
   }
 
-  void put(std::byte* to, const std::byte* element) const {
-    std::memcpy(to, element, static_cast<size_t>(unit_));
+  // The elements in `bytes_`, each to its row.
+  void put_elements(std::byte* to, int64_t count) const {
+    switch (element_bytes(format_of(to_))) {
+      case 1:
+        return put<uint8_t>(to, count);
+      case 2:
+        return put<uint16_t>(to, count);
+      default:
+        return put<uint32_t>(to, count);
+    }
+  }
+  template <typename Element>
+  void put(std::byte* to, int64_t count) const {
+    for (int64_t i = 0; i < count; ++i) {
+      std::memcpy(to + row_[i], bytes_.data() + i * sizeof(Element), sizeof(Element));
+    }
   }
 
   void scatter_sticks(const Place& place, int inner, int64_t first, int64_t count) {
@@ -199,7 +212,6 @@ class ScatterRun {
   const kernels::Store store_;
   const bool are_words_;   // the table's elements are stored as they are computed with
   const bool is_element_;  // a row is one element
-  const int unit_;         // bytes of the table that one iteration writes
   std::array<int64_t, kStepRank> point_{};
   std::array<int64_t, kBlockRows> row_;  // where the rows of the block lie in the table
   alignas(64) std::array<Word, kBlockRows> words_;
