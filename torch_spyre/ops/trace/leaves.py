@@ -360,8 +360,8 @@ def matmul_into(
     if kind_of(left.dtype) is not Kind.FLOAT:
         return _integer_product(tracer, left, right, result)
     if left.shape[-1] == 1:
-        with tracer:
-            return tracer.convert(left * right, result)
+        tracer.emitter.apply("mul", [tracer.view(left), tracer.view(right)], tracer.result(result))
+        return result
     rows, depth = left.shape[-2:]
     columns = right.shape[-1]
     batch = tuple(result.shape[:-2])
