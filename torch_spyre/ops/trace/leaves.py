@@ -202,6 +202,11 @@ def reduce(
             with tracer:
                 source = source * source
         return tracer.convert(source.reshape(into.shape), into)
+    operand = tracer.view(source)
+    squared = tracer.emitter.squared(operand) if opcode == "sum" else None
+    if squared is not None:
+        # As the compiler does: the square is taken on the way in, without a rounding.
+        opcode, operand = "sum_squares", squared
     output = tracer.result(into)
     size, stride = [], []
     kept = iter(output.stride)
@@ -215,7 +220,7 @@ def reduce(
         output.source, output.storage, tuple(size), tuple(stride), output.offset, output.dtype
     )
     tracer.emitter.emit(
-        opcode, "reduction", tuple(source.shape), [tracer.view(source)], over, tuple(dims)
+        opcode, "reduction", tuple(source.shape), [operand], over, tuple(dims)
     )
     return into
 
