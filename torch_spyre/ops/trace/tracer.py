@@ -67,7 +67,10 @@ class Tracer(TorchDispatchMode):
         if known is not None:
             return known
         size, stride, numel = _whole(tensor)
-        card_format(tensor.dtype)  # refuses what no card holds
+        try:
+            card_format(tensor.dtype)
+        except TypeError as error:  # the CPU says it, or does without
+            raise UnsupportedError(str(error)) from error
         name = f"buf{len(self._sources)}"
         self._kept.append(tensor)
         source = self.emitter.add(Buffer(name, size, stride, tensor.dtype, numel))
