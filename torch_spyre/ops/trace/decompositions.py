@@ -31,22 +31,8 @@ def decomposition(*names: str) -> Callable[[Leaf], Leaf]:
     return register
 
 
-def _with_empties(function: Leaf, op: Any) -> Leaf:
-    """PyTorch's own for what ours has nothing to say about: tensors without elements."""
-
-    def decompose(*args: Any, **kwargs: Any) -> Any:
-        found = function(*args, **kwargs)
-        if found is not NotImplemented:
-            return found
-        from torch._decomp import decomposition_table
-
-        return decomposition_table[op](*args, **kwargs)
-
-    return decompose
-
-
 for _op, _function in shared.TABLE.items():
-    DECOMPOSITIONS[_op.name()] = _with_empties(_function, _op)
+    DECOMPOSITIONS[_op.name()] = _function
 
 
 # ---- Matrices -----------------------------------------------------------------------------------

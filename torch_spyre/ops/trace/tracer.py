@@ -194,7 +194,9 @@ class Tracer(TorchDispatchMode):
         own = self._decompositions.get(name)
         if own is not None:
             with self:
-                return own(*args, **kwargs)
+                result = own(*args, **kwargs)
+            if result is not NotImplemented:  # it has nothing to say about these arguments
+                return result
         if _has_kernel(name, "CompositeImplicitAutograd"):
             with self:
                 return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
@@ -212,7 +214,9 @@ class Tracer(TorchDispatchMode):
         found = decomposition_table.get(func)
         with self:
             if found is not None:
-                return found(*args, **kwargs)
+                result = found(*args, **kwargs)
+                if result is not NotImplemented:
+                    return result
             if _has_kernel(name, "CompositeExplicitAutograd"):
                 return func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
         raise UnsupportedError(f"{name} has no form on the card")
