@@ -41,6 +41,10 @@ def gather_rows(tracer: Tracer, table: Tensor, dim: int, index: Tensor) -> Tenso
     if not any(n > 1 for n in (*before, *after)):  # rows of one element
         place = _place(tracer, (table.shape[dim],), [index], index.shape)
         return _gather_elements(tracer, table, place.view(result.shape), result)
+    if not tracer.may_gather_rows:
+        made, shape = _expanded_indices(tracer, table, [None] * dim + [index])
+        return _gather_elements(tracer, table, _place(tracer, table.shape, made, shape), result)
+    tracer.gathers_rows = True
     if index.dtype not in (torch.int32, torch.int64):
         index = tracer.as_dtype(index, torch.int32)
     t, i, into = tracer.view(table), tracer.view(index), tracer.result(result)

@@ -38,8 +38,16 @@ def plan_traced(name: str, args: Sequence[Argument]) -> Plan:
     """Plan any aten operation ("aten::sum.dim_IntList") that has a form on the card."""
     # Whatever modes and defaults the caller has set: this is nobody's computation.
     with torch._C.DisableTorchFunction(), torch.no_grad():
+        planner = _Planner(name, args, may_gather_rows=True)
         try:
-            return _Planner(name, args).plan()
+            return planner.plan()
+        except RuntimeError as error:
+            if not _is_unsupported(error):
+                raise
+            if not planner.tracer.gathers_rows:
+                raise UnsupportedError(str(error)) from error
+        try:
+            return _Planner(name, args, may_gather_rows=False).plan()
         except RuntimeError as error:
             if _is_unsupported(error):
                 raise UnsupportedError(str(error)) from error
@@ -60,11 +68,10 @@ def operation(name: str) -> Any:
 
 
 class _Planner:
-    def __init__(self, name: str, args: Sequence[Argument]) -> None:
-
+    def __init__(self, name: str, args: Sequence[Argument], *, may_gather_rows: bool) -> None:
         self.func = operation(name)
         self.given = args
-        self.tracer = Tracer(LEAVES, DECOMPOSITIONS)
+        self.tracer = Tracer(LEAVES, DECOMPOSITIONS, may_gather_rows)
         self.inputs: dict[int, tuple[TensorMeta, torch.Tensor]] = {}  # by argument number
         self.numbers: list[tuple[torch.Tensor, ScalarMeta]] = []
         self.read: set[int] = set()  # arguments that are not merely written

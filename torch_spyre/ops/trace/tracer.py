@@ -32,13 +32,21 @@ Direct = Callable[[Emitter, Callable[[torch.Tensor], View]], None]
 class Tracer(TorchDispatchMode):
     """Records operations on meta tensors. Storages of theirs stand for buffers of the graph."""
 
-    def __init__(self, leaves: Mapping[str, Leaf], decompositions: Mapping[str, Leaf]) -> None:
+    def __init__(
+        self,
+        leaves: Mapping[str, Leaf],
+        decompositions: Mapping[str, Leaf],
+        may_gather_rows: bool = True,
+    ) -> None:
         super().__init__()
         self.graph = SpyreGraph([], {}, name="eager")
         self.emitter = GraphEmitter(self.graph)
         self.direct: dict[int, Direct] = {}  # by segment
         self.touched: dict[int, list[tuple[Buffer, bool]]] = {}  # by direct steps; is it written?
         self.random_numbers = 0
+        # Rows are sticks of their table: layouts may be such that only elements can be gathered.
+        self.may_gather_rows = may_gather_rows
+        self.gathers_rows = False
         self._leaves = leaves
         self._decompositions = decompositions
         self._sources: dict[int, Bind] = {}  # by storage
