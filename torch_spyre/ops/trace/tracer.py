@@ -289,6 +289,8 @@ def write_results(
     they belong. Must be called under the tracer."""
     results, targets = run_functional(func, args, kwargs)
     for target, result in zip(targets, results, strict=True):
+        if target.shape != result.shape:
+            raise UnsupportedError("a part that changes the shape of a tensor")
         overwrite(target, result)
     return targets[0] if len(targets) == 1 else tuple(targets)
 
