@@ -6,7 +6,11 @@ from collections import Counter
 
 from torch_spyre import _C
 
-from ..graph import Buffer, Constant, Op, Operand, Read, SpyreGraph
+from ..graph import COPIES, Buffer, Constant, Op, Operand, Read, SpyreGraph
+
+
+# Operations that write their constant as it is.
+_FILLS = (*COPIES, "int_to_float")
 
 
 def promote_constants(graph: SpyreGraph) -> None:
@@ -26,9 +30,9 @@ def promote_constants(graph: SpyreGraph) -> None:
         is_source = not op.reads and buffer.is_temporary and writers[buffer] == 1
         if is_source and len(op.inputs) == 1:
             (value,) = op.inputs
-            if isinstance(value, Constant):
+            if isinstance(value, Constant) and op.opcode in _FILLS:
                 scalars[buffer] = _as_stored(value, buffer)
-            key = (repr(value), buffer.size, buffer.stride, buffer.dtype, op.kernel)
+            key = (op.opcode, repr(value), buffer.size, buffer.stride, buffer.dtype, op.kernel)
             replaced[buffer] = same.setdefault(key, buffer)
             if replaced[buffer] is not buffer:
                 continue
@@ -48,7 +52,7 @@ def _replaced(
 
 def _as_stored(value: Constant, buffer: Buffer) -> Constant:
     """The number that a reader of the buffer would have found."""
-    if value.domain == "I":
+    if buffer.format.domain == "I":
         return value
     card = _C._card
     bits = card.encode(buffer.format.value, float(value.value), True)

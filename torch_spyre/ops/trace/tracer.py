@@ -86,7 +86,7 @@ class Tracer(TorchDispatchMode):
 
     def view(self, tensor: torch.Tensor) -> View:
         """A tensor as an operand."""
-        if not self.is_written(tensor):
+        if tensor.numel() and not self.is_written(tensor):
             raise UnsupportedError("it reads a tensor that nothing was written to")
         return self._as_view(tensor)
 

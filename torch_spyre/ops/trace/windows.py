@@ -395,11 +395,16 @@ def _adaptive(n: int, out: int, device: torch.device) -> tuple[Tensor, Tensor, i
     return place, place < end.unsqueeze(1), max(lengths)
 
 
+def _none(x: Tensor, out: Sizes) -> Tensor:
+    """A result without elements, or of zeros if only the windows have none."""
+    return torch.zeros([*x.shape[: x.dim() - len(out)], *out], dtype=x.dtype, device=x.device)
+
+
 def _adaptive_max_pool(rank: int) -> Any:
     def pool(x: Tensor, out: Sizes) -> tuple[Tensor, Tensor]:
-        if x.numel() == 0 or 0 in out:
-            return NotImplemented
         first = x.dim() - rank
+        if x.numel() == 0 or 0 in out:
+            return _none(x, out), _none(x, out).to(torch.int64)
         seen, places = x, []
         is_inside: Tensor | None = None
         for dim, n in enumerate(out):
@@ -422,7 +427,7 @@ def _adaptive_max_pool(rank: int) -> Any:
 def _adaptive_avg_pool(rank: int) -> Any:
     def pool(x: Tensor, out: Sizes) -> Tensor:
         if x.numel() == 0 or 0 in out:
-            return NotImplemented
+            return _none(x, out)
         total = x.to(torch.float32)
         for dim, n in enumerate(out, x.dim() - rank):
             place, is_own, longest = _adaptive(x.shape[dim], n, x.device)
