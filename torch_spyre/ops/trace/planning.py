@@ -23,6 +23,7 @@ from torch_spyre.ops.plan import (
     UnsupportedError,
 )
 from torch_spyre.ops.trace import (  # noqa: F401 (they register)
+    grid_sampling,
     indexing,
     launches,
     resampling,

@@ -77,11 +77,15 @@ def _cubic(
     low = place.floor()
     part = (place - low).clamp(min=0, max=1)
     first = low.to(torch.int32)
-    weights = (_far(part + 1), _near(part), _near(1 - part), _far(2 - part))
     return [
         ((first + (tap - 1)).clamp(min=0, max=size - 1), weight)
-        for tap, weight in enumerate(weights)
+        for tap, weight in enumerate(cubic_weights(part))
     ]
+
+
+def cubic_weights(part: Tensor) -> list[Tensor]:
+    """Of the four taps around a place, `part` behind the second of them."""
+    return [_far(part + 1), _near(part), _near(1 - part), _far(2 - part)]
 
 
 def _near(x: Tensor) -> Tensor:
