@@ -16,7 +16,6 @@ from torch_spyre import device as device_module
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.ops import data_sized, registry, traced
 
-
 _library: torch.library.Library  # kept: dropping it would unregister its kernels
 
 

@@ -402,7 +402,8 @@ def test_a_long_misaligned_copy_is_shared_by_the_cores() -> None:
     call = Call(target, put(base[1:]))
     plan = call.plan("spyre::copy")
     assert plan.launches
-    assert max(s.cores.bit_count() for s in decode(plan.launches[0].program).body if isinstance(s, Step)) == 32
+    steps = [s for s in decode(plan.launches[0].program).body if isinstance(s, Step)]
+    assert max(step.cores.bit_count() for step in steps) == 32
     assert np.array_equal(call.run("spyre::copy").values(), base[1:].numpy())
 
 

@@ -75,7 +75,7 @@ def align_gather(
     )
     if isinstance(plan, NeedsCopy):
         return _name_the_obstacle(plan, extents, (table, index, result))
-    if plan.operands[TABLE].lanes == "first" and plan.operands[RESULT].lanes != "first":
+    if plan.stick_dim is not None and plan.operands[TABLE].lanes == "first":
         # A gather moves sticks as they are: it does not repeat an element along one.
         return NeedsCopy(RESULT, "the table stands still along its sticks", stick=SPARSE)
     storage = table.storage

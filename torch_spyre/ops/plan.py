@@ -68,8 +68,8 @@ class Bind:
 
     `index` is the argument (arg, scalar_*; tensors of lists are numbered on after the arguments),
     the new output (out), the byte offset into the pool of `Plan.temp_bytes` (temp), or which of
-    the `Plan.rng_offset` counters (rng_counter). A finite scalar_float beyond the `limit` becomes the limit.
-    A scalar_int that `fits` can't hold is refused, in PyTorch's words.
+    the `Plan.rng_offset` counters (rng_counter). A finite scalar_float beyond the `limit` becomes
+    the limit. A scalar_int that `fits` can't hold is refused, in PyTorch's words.
     """
 
     kind: BindKind

@@ -14,8 +14,8 @@ import torch
 from torch.nn import functional
 
 from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.ops import decompositions
 
-from . import decompositions
 from .attention import attention
 
 

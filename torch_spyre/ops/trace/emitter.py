@@ -50,7 +50,7 @@ class GraphEmitter:
             _UNDECIDED,
             tuple(tensor.shape),
             tuple(tensor.stride()),
-            tensor.storage_offset(),
+            int(tensor.storage_offset()),
             tensor.dtype,
         )
 

@@ -109,7 +109,7 @@ class _Finisher:
                 buffer.storage,
                 tuple(tensor.shape),
                 tuple(tensor.stride()),
-                tensor.storage_offset(),
+                int(tensor.storage_offset()),
                 tensor.dtype,
             )
 
