@@ -60,8 +60,25 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return host.view(whole[host.dtype]) if host.dtype in whole else host
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("name", OPERATIONS)
+# What is known to differ, and why. `strict`: a cure has to take its line away.
+_UNROUNDED = "a compiled kernel does not round squares to 16 bits before it adds them up"
+KNOWN = {
+    ("layer_norm", torch.float16): _UNROUNDED,
+    ("rms_norm", torch.float16): _UNROUNDED,
+    ("add with alpha", torch.float16): "compiled it is two operations, with a rounding between",
+    ("cat of columns", torch.float16): "compiled for (8, 64) the card rejects the program",
+}
+
+
+def cases() -> Iterator[Any]:
+    for name in OPERATIONS:
+        for dtype in FLOATS:
+            reason = KNOWN.get((name, dtype))
+            marks = [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
+            yield pytest.param(name, dtype, marks=marks, id=f"{name}-{dtype}")
+
+
+@pytest.mark.parametrize(("name", "dtype"), cases())
 def test_eager_and_compiled_results_have_the_same_bits(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     operation = OPERATIONS[name]

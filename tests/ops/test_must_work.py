@@ -32,7 +32,9 @@ def _nothing_on_the_cpu() -> Iterator[None]:
 
 def as_on_card(value: Any) -> Any:
     """Host tensors that hold what the card holds of them: its 16-bit float has fewer digits."""
-    return value.to(DEVICE).cpu() if isinstance(value, Tensor) and value.is_floating_point() else value
+    return (
+        value.to(DEVICE).cpu() if isinstance(value, Tensor) and value.is_floating_point() else value
+    )
 
 
 def to_card(value: Any) -> Any:

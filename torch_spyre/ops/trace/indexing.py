@@ -535,7 +535,7 @@ def histc(x: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
     return counts.scatter_add(0, place.to(torch.int64), ones).narrow(0, 0, bins).to(x.dtype)
 
 
-@decomposition("aten::randperm")
+@decomposition("aten::randperm", "aten::randperm.generator")
 def randperm(n: int, **options: Any) -> Tensor:
     options.pop("pin_memory", None)
     dtype = options.pop("dtype", None) or torch.int64
