@@ -1,4 +1,4 @@
-"""An operation has one form on the card: called eagerly and in a graph of its own, the same bits."""
+"""An operation has one form on the card: eager and in a graph of its own, the same bits."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from torch_spyre.ops import data_sized, decompositions, traced
 from torch_spyre.ops.entries import Expression, Pointwise
 from torch_spyre.ops.registry import Overload, overloads
-from torch_spyre.ops.trace.planning import DECOMPOSITIONS, LEAVES  # with all that register
+from torch_spyre.ops.trace.decompositions import DECOMPOSITIONS
+from torch_spyre.ops.trace.leaves import LEAVES
 
 _INTRODUCTION = """\
 # Operations on the card
