@@ -11,6 +11,7 @@ from unittest import mock
 
 from torch_spyre import _C
 from torch_spyre.ops import eager
+from torch_spyre.ops.plan import Argument, Plan, UnsupportedError
 from torch_spyre.tools.measure import step_names
 
 Arguments = ParamSpec("Arguments")
@@ -54,10 +55,10 @@ def _recording() -> Iterator[list[Planned]]:
     found: list[Planned] = []
     original = eager.plan_for_cpp
 
-    def plan_for_cpp(name: str, args: tuple[eager.Argument, ...]) -> eager.Plan:
+    def plan_for_cpp(name: str, args: tuple[Argument, ...]) -> Plan:
         try:
             plan = original(name, args)
-        except eager.UnsupportedError as error:
+        except UnsupportedError as error:
             found.append(Planned(name, (), str(error)))
             raise
         if not plan.resize:  # it is planned again when the tensor has its size
