@@ -506,7 +506,8 @@ REDUCTION: dict[str, Case] = {
     "argmin": Case(lambda x: (x.argmin(), x.argmin(0), x.argmin(-1, True)), one, NUMBERS),
     "argmax_nan": Case(lambda x: (x.argmax(-1), x.argmin(-1), x.max(-1)[1]), special),
     "topk": Case(
-        lambda x: (*x.topk(5), *x.topk(3, 0, largest=False)),
+        # Of equal elements any may be taken: what the indices name counts.
+        lambda x: (x.topk(5)[0], x.gather(-1, x.topk(5)[1]), x.topk(3, 0, largest=False)[0]),
         ordered,
         NUMBERS,
         0,

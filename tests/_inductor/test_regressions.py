@@ -378,3 +378,16 @@ def test_copies_between_layouts_do_not_cut_a_kernel_behind_a_fallback():
     result = torch.compile(f)(x.to("spyre"), y.to("spyre"))
     torch.testing.assert_close(result.cpu(), f(x, y), rtol=1e-5, atol=1e-5)
     assert len(runtime.kernels()) == 1
+
+
+def test_equal_constants_of_different_operations_stay_apart() -> None:
+    """A conversion of a constant is not the constant, and exp(1) is not 1."""
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        one = torch.ones((), device=x.device)
+        return x * one.exp() + x * one + x * torch.ones((), dtype=torch.int32, device=x.device)
+
+    x = torch.randn(5, 70)
+    expected = model(x)
+    got = torch.compile(model, dynamic=False)(x.to("spyre")).cpu()
+    torch.testing.assert_close(got, expected)

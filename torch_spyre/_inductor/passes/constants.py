@@ -6,7 +6,10 @@ from collections import Counter
 
 from torch_spyre import _C
 
-from ..graph import Buffer, Constant, Op, Operand, Read, SpyreGraph
+from ..graph import COPIES, Buffer, Constant, Op, Operand, Read, SpyreGraph
+
+# What they store of a constant is the constant.
+_KEPT = (*COPIES, "int_to_float")
 
 
 def promote_constants(graph: SpyreGraph) -> None:
@@ -26,9 +29,10 @@ def promote_constants(graph: SpyreGraph) -> None:
         is_source = not op.reads and buffer.is_temporary and writers[buffer] == 1
         if is_source and len(op.inputs) == 1:
             (value,) = op.inputs
-            if isinstance(value, Constant):
-                scalars[buffer] = _as_stored(value, buffer)
-            key = (repr(value), buffer.size, buffer.stride, buffer.dtype, op.kernel)
+            if isinstance(value, Constant) and op.opcode in _KEPT:
+                number = Constant(value.value, buffer.format.domain)
+                scalars[buffer] = _as_stored(number, buffer)
+            key = (op.opcode, repr(value), buffer.size, buffer.stride, buffer.dtype, op.kernel)
             replaced[buffer] = same.setdefault(key, buffer)
             if replaced[buffer] is not buffer:
                 continue

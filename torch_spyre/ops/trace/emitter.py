@@ -106,6 +106,32 @@ class GraphEmitter:
             )
         )
 
+    def squared(self, view: View) -> View | None:
+        """x, if the view is all of x * x and that was computed for it."""
+        buffer = self.buffer(view.source)
+        writers = [op for op in self.graph.ops if op.output.buffer is buffer]
+        if len(writers) != 1 or writers[0].opcode != "mul" or writers[0].kernel != self.segment:
+            return None
+        (op,) = writers
+        first, second = op.inputs
+        kept = [i for i, n in enumerate(view.size) if n != 1]
+        is_all = (
+            first == second
+            and isinstance(first, Read)
+            and op.extents == tuple(view.size[i] for i in kept)
+            and op.output.strides == tuple(view.stride[i] for i in kept)
+            and op.output.offset == view.offset
+        )
+        if not is_all or not isinstance(first, Read):
+            return None
+        stride = [0] * len(view.size)
+        for i, step in zip(kept, first.strides, strict=True):
+            stride[i] = step
+        source = Bind("buffer", self._buffers.index(first.buffer))
+        return View(
+            source, _UNDECIDED, view.size, tuple(stride), first.offset, first.buffer.dtype
+        )
+
 
 def _constant(word: Input) -> Constant:
     assert isinstance(word, Word)

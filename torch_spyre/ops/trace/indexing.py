@@ -106,22 +106,38 @@ def _gather_elements(tracer: Tracer, x: Tensor, place: Tensor, result: Tensor) -
 
 
 def _place(
-    tracer: Tracer, size: Sequence[int], indices: Sequence[Tensor | None], shape: Sequence[int]
+    tracer: Tracer, size: Sequence[int], indices: Sequence[Tensor], shape: Sequence[int]
 ) -> Tensor:
     """Where in a dense tensor of this size the elements are that indices name, one per dimension,
     each broadcast to `shape`. Outside of the tensor: -1."""
     with tracer:
-        place = torch.zeros((), dtype=torch.int32, device="meta")
+        place: Tensor | None = None
         is_inside: Tensor | None = None
+        step = prod(size)
         for n, index in zip(size, indices, strict=True):
-            assert index is not None
-            index = index.to(torch.int32)
-            fits = (index >= -n) & (index < n)
-            is_inside = fits if is_inside is None else is_inside & fits
-            place = place * n + torch.where(index < 0, index + n, index)
+            step //= n
+            part = index
+            if not getattr(index, _IS_INSIDE, False):
+                part = part.to(torch.int32)
+                fits = (part >= -n) & (part < n)
+                is_inside = fits if is_inside is None else is_inside & fits
+                part = torch.where(part < 0, part + n, part)
+            if step != 1:
+                part = part * step
+            place = part if place is None else place + part
+        assert place is not None
         if is_inside is not None:
             place = torch.where(is_inside, place, -1)
-        return place.expand(tuple(shape)).contiguous()
+        return place.to(torch.int32).expand(tuple(shape)).contiguous()
+
+
+_IS_INSIDE = "spyre_is_inside"  # an attribute of indices of our own making
+
+
+def inside(index: Tensor) -> Tensor:
+    """Note that an index is known to be in range."""
+    setattr(index, _IS_INSIDE, True)
+    return index
 
 
 def _along(tracer: Tracer, shape: Sequence[int], dim: int) -> Tensor:
@@ -129,7 +145,7 @@ def _along(tracer: Tracer, shape: Sequence[int], dim: int) -> Tensor:
     with tracer:
         view = [1] * len(shape)
         view[dim] = shape[dim]
-        return torch.arange(shape[dim], device="meta", dtype=torch.int32).view(view)
+        return inside(torch.arange(shape[dim], device="meta", dtype=torch.int32).view(view))
 
 
 @leaf("aten::gather")
@@ -142,7 +158,7 @@ def gather(tracer: Tracer, func: Any, x: Tensor, dim: int, index: Tensor, **opti
     return _gather_elements(tracer, x, place.view(result.shape), result)
 
 
-def _coordinates(tracer: Tracer, x: Tensor, dim: int, index: Tensor) -> list[Tensor | None]:
+def _coordinates(tracer: Tracer, x: Tensor, dim: int, index: Tensor) -> list[Tensor]:
     if x.dim() == 0:
         return [index.reshape(1)]
     dim %= x.dim()
@@ -432,7 +448,7 @@ def argsorted(tracer: Tracer, x: Tensor, dim: int, descending: bool) -> Tensor:
         emitter.argsort(view(source), view(order), dim % x.dim(), descending)
 
     tracer.write_directly([source], [order], steps)
-    return order
+    return inside(order)
 
 
 @leaf("aten::sort.stable", "aten::sort")
@@ -537,6 +553,7 @@ def histc(x: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
 
 @decomposition("aten::randperm", "aten::randperm.generator")
 def randperm(n: int, **options: Any) -> Tensor:
+    options.pop("generator", None)
     options.pop("pin_memory", None)
     dtype = options.pop("dtype", None) or torch.int64
     keys = torch.empty(n, dtype=torch.int32, device="meta").random_()
@@ -584,7 +601,7 @@ def running_extreme(tracer: Tracer, func: Any, x: Tensor, dim: int) -> tuple[Ten
     if kind_of(x.dtype) is not Kind.FLOAT:
         source = tracer.as_dtype(x, torch.int32)
         opcode += "_int"
-    order = scanned(tracer, opcode, source, dim, tracer.new(x.shape, torch.int64))
+    order = inside(scanned(tracer, opcode, source, dim, tracer.new(x.shape, torch.int64)))
     if x.dim() == 0 or x.numel() == 0:
         return (tracer.convert(x, tracer.new(x.shape, x.dtype)) if x.numel() else x), order
     with tracer:

@@ -202,6 +202,11 @@ def reduce(
             with tracer:
                 source = source * source
         return tracer.convert(source.reshape(into.shape), into)
+    operand = tracer.view(source)
+    squared = tracer.emitter.squared(operand) if opcode == "sum" else None
+    if squared is not None:
+        # As the compiler does: the square is taken on the way in, without a rounding.
+        opcode, operand = "sum_squares", squared
     output = tracer.result(into)
     size, stride = [], []
     kept = iter(output.stride)
@@ -215,7 +220,7 @@ def reduce(
         output.source, output.storage, tuple(size), tuple(stride), output.offset, output.dtype
     )
     tracer.emitter.emit(
-        opcode, "reduction", tuple(source.shape), [tracer.view(source)], over, tuple(dims)
+        opcode, "reduction", tuple(source.shape), [operand], over, tuple(dims)
     )
     return into
 
@@ -320,16 +325,48 @@ def product(
     return matmul_into(tracer, left, right, result)
 
 
+# Sums of so many products of bytes are exact in fp32.
+_EXACT_DEPTH = {torch.int8: 1024, torch.uint8: 256, torch.bool: 1 << 24}
+# Products that may lie in memory before they are added up.
+_MOST_PRODUCTS = 1 << 26
+
+
+def _integer_product(
+    tracer: Tracer, left: torch.Tensor, right: torch.Tensor, result: torch.Tensor
+) -> torch.Tensor:
+    """The matrix units multiply floats: bytes are exact there, other integers go one by one."""
+    depth = left.shape[-1]
+    step = min(_EXACT_DEPTH.get(dtype, 0) for dtype in (left.dtype, right.dtype))
+    if not step:
+        if result.numel() * depth > _MOST_PRODUCTS:
+            raise UnsupportedError("a product of integer matrices of this size")
+        with tracer:
+            terms = left.unsqueeze(-1) * right.unsqueeze(-3)
+        return sum_into(tracer, terms, (terms.dim() - 2,), result)
+    total: torch.Tensor | None = None
+    for start in range(0, depth, step):
+        length = min(step, depth - start)
+        parts = left.narrow(-1, start, length), right.narrow(-2, start, length)
+        a, b = (tracer.as_dtype(part, torch.float16) for part in parts)
+        exact = matmul_into(tracer, a, b, tracer.new(result.shape, torch.float32))
+        part = tracer.as_dtype(exact, torch.int32)
+        with tracer:
+            total = part if total is None else total + part
+    assert total is not None
+    return tracer.convert(total, result)
+
+
 def matmul_into(
     tracer: Tracer, left: torch.Tensor, right: torch.Tensor, result: torch.Tensor
 ) -> torch.Tensor:
     """[b] m k times [b] k n."""
     if left.shape[-1] == 0 or result.numel() == 0:
         return tracer.fill(result, 0) if result.numel() else result
-    if left.shape[-1] == 1 or kind_of(left.dtype) is not Kind.FLOAT:
-        with tracer:
-            terms = left.unsqueeze(-1) * right.unsqueeze(-3)
-        return sum_into(tracer, terms, (terms.dim() - 2,), result)
+    if kind_of(left.dtype) is not Kind.FLOAT:
+        return _integer_product(tracer, left, right, result)
+    if left.shape[-1] == 1:
+        tracer.emitter.apply("mul", [tracer.view(left), tracer.view(right)], tracer.result(result))
+        return result
     rows, depth = left.shape[-2:]
     columns = right.shape[-1]
     batch = tuple(result.shape[:-2])

@@ -22,7 +22,7 @@ from torch_spyre.ops.plan import (
     TensorMeta,
     UnsupportedError,
 )
-from torch_spyre.ops.trace import indexing, launches, windows  # noqa: F401 (they register)
+from torch_spyre.ops.trace import indexing, launches, quantised, windows  # noqa: F401 (register)
 from torch_spyre.ops.trace.decompositions import DECOMPOSITIONS
 from torch_spyre.ops.trace.leaves import LEAVES
 from torch_spyre.ops.trace.tracer import Tracer, run_functional

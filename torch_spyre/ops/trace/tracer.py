@@ -13,6 +13,7 @@ from torch_spyre._inductor.graph import Buffer, SpyreGraph
 from torch_spyre.ops.compute import Computation
 from torch_spyre.ops.emitter import Emitter
 from torch_spyre.ops.formats import LARGEST, Kind, card_format, kind_of
+from torch_spyre.ops.inference import infer
 from torch_spyre.ops.plan import Argument, Bind, ScalarMeta, TensorMeta, UnsupportedError
 from torch_spyre.ops.registry import Pointwise, overloads
 from torch_spyre.ops.trace.emitter import GraphEmitter, word_number
@@ -114,22 +115,29 @@ class Tracer(TorchDispatchMode):
 
     def compute(self, arguments: Mapping[str, Any], into: View) -> Computation:
         """A computation with these arguments, its numbers part of the program."""
+        given, tensors = self._given(arguments)
+        views = {index: self.view(tensor) for index, tensor in enumerate(tensors)}
+        return _Baked(self.emitter, given, into, views)  # type: ignore[arg-type]
+
+    def _given(
+        self, arguments: Mapping[str, Any]
+    ) -> tuple[dict[str, Argument], list[torch.Tensor]]:
+        """Arguments as the planner has them; tensors are numbered."""
         given: dict[str, Argument] = {}
-        views: dict[int, View] = {}
+        tensors: list[torch.Tensor] = []
         for name, value in arguments.items():
             if isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.dim() == 0:
                 value = value.item()
             if isinstance(value, torch.Tensor):
-                index = len(views)
-                views[index] = self.view(value)
-                given[name] = _meta(value, index)
+                given[name] = _meta(value, len(tensors))
+                tensors.append(value)
             elif isinstance(value, bool | int | float):
                 given[name] = ScalarMeta(_number_dtype(value), -1, True, value)
             elif isinstance(value, complex):
                 raise UnsupportedError("a complex number")
             else:
                 given[name] = value
-        return _Baked(self.emitter, given, into, views)  # type: ignore[arg-type]
+        return given, tensors
 
     def convert(self, source: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
         """Copy elements to a tensor of any dtype, broadcast to its shape."""
@@ -218,15 +226,16 @@ class Tracer(TorchDispatchMode):
         raise UnsupportedError(f"{name} has no form on the card")
 
     def _pointwise_call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        result = func(*args, **kwargs)
-        names = [argument.name for argument in func._schema.arguments]
-        arguments: dict[str, Any] = {
-            argument.name: argument.default_value
-            for argument in func._schema.arguments
-            if argument.has_default_value()
-        }
-        arguments.update(zip(names, args, strict=False))
-        arguments.update(kwargs)
+        arguments: dict[str, Any] = {}  # in the order of the schema
+        for position, argument in enumerate(func._schema.arguments):
+            if position < len(args):
+                arguments[argument.name] = args[position]
+            else:
+                arguments[argument.name] = kwargs.get(argument.name, argument.default_value)
+        # Not `func` itself: most meta functions are Python's, and the first imports all of Dynamo.
+        given, _ = self._given(arguments)
+        found = infer(overloads()[func.name()], given)
+        result = torch.empty_strided(found.size, found.stride, dtype=found.dtype, device="meta")
         return self.pointwise(func.name(), result, arguments)
 
     def overwrite(self, target: torch.Tensor, result: torch.Tensor) -> None:

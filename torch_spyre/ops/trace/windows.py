@@ -172,6 +172,7 @@ def convolution_backward(
             ]
             extra = [n - r for n, r in zip(x.shape[2:], reach, strict=True)]
             grad_x = _transposed(grad, weight, stride, padding, dilation, extra, groups)
+        grad_x = grad_x.contiguous()
     if wanted[1]:
         source, result = (grad, x) if transposed else (x, grad)
         grad_weight = _weight_gradient(source, result, weight, stride, padding, dilation, groups)
