@@ -61,10 +61,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 # What is known to differ, and why. `strict`: a cure has to take its line away.
-_UNROUNDED = "a compiled kernel does not round squares to 16 bits before it adds them up"
 KNOWN = {
-    ("layer_norm", torch.float16): _UNROUNDED,
-    ("rms_norm", torch.float16): _UNROUNDED,
     ("add with alpha", torch.float16): "compiled it is two operations, with a rounding between",
     ("cat of columns", torch.float16): "compiled for (8, 64) the card rejects the program",
 }
