@@ -107,7 +107,7 @@ def kernel_cost(kernel: _C.Kernel) -> KernelCost:
             step["bytes_written"],
             step["nanoseconds"] / 1000,
         )
-        for operation, step in zip(_operations(kernel.program), figures["steps"], strict=True)
+        for operation, step in zip(step_names(kernel.program), figures["steps"], strict=True)
     )
     return KernelCost(
         kernel.name,
@@ -120,7 +120,7 @@ def kernel_cost(kernel: _C.Kernel) -> KernelCost:
     )
 
 
-def _operations(program: bytes) -> Iterator[str]:
+def step_names(program: bytes) -> Iterator[str]:
     """The names of a program's steps, in the order in which they stand there."""
     from torch_spyre.backend.program import Loop, Step, StepKind, decode
 

@@ -1,24 +1,45 @@
-"""The page of operations that run on the card, from the table that says so.
+"""The page of operations that run on the card, from the tables that say so.
 
 `python -m torch_spyre.tools.operations > docs/operations.md`
 """
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from torch_spyre.ops import data_sized, decompositions, traced
 from torch_spyre.ops.entries import Expression, Pointwise
 from torch_spyre.ops.registry import Overload, overloads
+from torch_spyre.ops.trace.decompositions import DECOMPOSITIONS
+from torch_spyre.ops.trace.leaves import LEAVES
 
 _INTRODUCTION = """\
 # Operations on the card
 
-What runs on the card without the [CPU fallback](api.md), by aten's names. This page is written by
-`python -m torch_spyre.tools.operations` from the table in `torch_spyre/ops/registry.py`, which
-eager mode plans from. Operations that PyTorch composes of others, like `torch.square`, need no row:
-they run on the card if their parts do."""
+What runs on the card without the [CPU fallback](fallbacks.md), by aten's names. This page is
+written by `python -m torch_spyre.tools.operations` from the registries that eager mode plans from;
+how a call gets from there to the card is told in [Eager mode](eager.md). Operations that PyTorch
+composes of others, like `torch.square`, need no row: they run on the card if their parts do. How
+far that goes is [measured](conformance.md)."""
+
+_TRACED = """\
+## Traced
+
+Everything else is traced when a call of a new shape comes: what the operation is made of, down to
+the leaves below, goes through the compiler and becomes one plan. PyTorch's own decompositions
+count, and are not listed. Each row stands for the functional form; in place and `out=` are made
+from it. Operations in **bold** are called often enough to have a kernel of their own in the
+dispatcher."""
+
+_DATA_SIZED = """\
+## As large as the data says
+
+The result's size is a question to the card, so these wait for it. They are written in other
+operations, and registered by `torch_spyre/ops/data_sized.py`."""
 
 
 @dataclass(frozen=True)
@@ -110,13 +131,68 @@ def _rows(section: Section) -> Iterator[str]:
         yield f"| `{name}` | {' | '.join(section.cells(found[name]))} |"
 
 
+# ---- What is traced -----------------------------------------------------------------------------
+
+
+def _table(names: Iterable[str]) -> Iterator[str]:
+    """Overloads ("aten::sum.dim_IntList"), a row for each operation."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        found[name.removeprefix("aten::").partition(".")[0]].append(name)
+    yield "| operation | overloads |"
+    yield "|---|---|"
+    for operation in sorted(found):
+        is_direct = any(name in traced.NAMES for name in found[operation])
+        shown = f"**`{operation}`**" if is_direct else f"`{operation}`"
+        overloaded = sorted(name.removeprefix("aten::") for name in found[operation])
+        yield f"| {shown} | {_code(overloaded)} |"
+
+
+def _summary(module: str) -> str:
+    """What a module says it holds."""
+    return (inspect.getdoc(sys.modules[module]) or "").partition("\n\n")[0]
+
+
+def _by_module(registry: Mapping[str, Callable[..., object]]) -> Iterator[tuple[str, list[str]]]:
+    """The names of a registry, by the module that each one's function is written in."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, function in registry.items():
+        found[function.__module__].append(name)
+    for module in sorted(found):
+        yield module, found[module]
+
+
+def _registry(title: str, registry: Mapping[str, Callable[..., object]]) -> Iterator[str]:
+    for module, names in _by_module(registry):
+        path = f"{module.replace('.', '/')}.py"
+        table = "\n".join(_table(names))
+        yield f"### {title}: `{path}`\n\n{_summary(module)}\n\n{table}"
+
+
+def _traced_sections() -> Iterator[str]:
+    shared = {op.name() for op in decompositions.TABLE} - set(LEAVES)
+    own = {
+        name: each
+        for name, each in DECOMPOSITIONS.items()
+        if name not in shared and name not in LEAVES
+    }
+    yield _TRACED
+    yield from _registry("Leaves", LEAVES)
+    yield (
+        f"### Made of others, eager and compiled alike\n\n{_summary(decompositions.__name__)}\n\n"
+        + ("\n".join(_table(shared)))
+    )
+    yield from _registry("Made of others", own)
+    yield _DATA_SIZED + "\n\n" + "\n".join(_table(data_sized.KERNELS))
+
+
 def page() -> str:
     """The whole page, in Markdown."""
     sections = (
         f"## {section.title}\n{section.text}\n\n" + "\n".join(_rows(section))
         for section in SECTIONS
     )
-    return "\n\n".join([_INTRODUCTION, *sections]) + "\n"
+    return "\n\n".join([_INTRODUCTION, *sections, *_traced_sections()]) + "\n"
 
 
 if __name__ == "__main__":
