@@ -11,6 +11,14 @@ from collections.abc import Callable
 import pytest
 
 
+@pytest.fixture(autouse=True)
+def trace_errors_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake in a trace must not hide behind the CPU fallback."""
+    from torch_spyre.ops import planner
+
+    monkeypatch.setattr(planner, "RAISES_TRACE_ERRORS", True)
+
+
 @pytest.fixture
 def check_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run a script in a new process: for the environment, forks, start-up and exits."""

@@ -52,9 +52,7 @@ def plan(name: str, args: Sequence[Argument]) -> Plan:
         return plan_copy(to, source)
     overload = overloads().get(name)
     if overload is None:
-        from torch_spyre.ops.trace import plan_traced  # brings the compiler's passes
-
-        return plan_traced(name, args)
+        return _traced(name, args)
     arguments = dict(zip(overload.arguments, args, strict=True))
     result = infer(overload, arguments)
     tensors = [arg for arg in arguments.values() if isinstance(arg, TensorMeta)]
@@ -79,6 +77,24 @@ def plan(name: str, args: Sequence[Argument]) -> Plan:
     else:
         random_numbers = generated.lower(overload.entry.name, computation)
     return _finished(emitter, target.output, random_numbers)
+
+
+# A trace that fails is a mistake of ours. The CPU still knows the answer, or says in PyTorch's own
+# words what is wrong with the call; tests want to see the mistake.
+RAISES_TRACE_ERRORS = False
+
+
+def _traced(name: str, args: Sequence[Argument]) -> Plan:
+    from torch_spyre.ops.trace import plan_traced  # brings the compiler's passes
+
+    try:
+        return plan_traced(name, args)
+    except (UnsupportedError, OverflowError):
+        raise
+    except Exception as error:
+        if RAISES_TRACE_ERRORS:
+            raise
+        raise UnsupportedError(f"tracing {name} failed: {type(error).__name__}: {error}") from error
 
 
 def plan_copy(to: TensorMeta, source: TensorMeta) -> Plan:

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from torch_spyre._inductor.graph import Buffer
 from torch_spyre import ir
+from torch_spyre._inductor.graph import Buffer
 from torch_spyre.ops.formats import card_format
 from torch_spyre.ops.plan import (
     Argument,
