@@ -391,3 +391,9 @@ def test_equal_constants_of_different_operations_stay_apart() -> None:
     expected = model(x)
     got = torch.compile(model, dynamic=False)(x.to("spyre")).cpu()
     torch.testing.assert_close(got, expected)
+
+
+def test_a_copy_of_whole_sticks_is_not_chained_to_one_that_ends_inside() -> None:
+    x = torch.randn(8, 64, dtype=torch.float16).to("spyre")
+    model = torch.compile(lambda x: torch.cat([x, x[..., :3]], -1), dynamic=False)
+    assert torch.equal(model(x).cpu(), torch.cat([x.cpu(), x.cpu()[..., :3]], -1))

@@ -54,6 +54,7 @@ def tolerance(op: OpInfo, dtype: torch.dtype, expected: Expectation = _EVERYTHIN
     relative, absolute = _RELATIVE.get(dtype, 0.0), _ABSOLUTE.get(dtype, 0.0)
     if dtype is not torch.float32:
         return Tolerance(relative, max(absolute, expected.near))
+    relative = max(relative, expected.relative)
     for decorated in op.decorators:
         if not isinstance(decorated, DecorateInfo) or decorated.device_type not in (None, "cpu"):
             continue
@@ -91,6 +92,32 @@ def mismatch(
         if found:
             return f"result {index}: {found}" if len(ours) > 1 else found
     return None
+
+
+def name_equals(x: torch.Tensor, dim: int, result: Any, reference: Any) -> Any:
+    """The reference with the result's indices, where both name equal elements of `x`.
+
+    An index that names another element twice, or none, is no reason to take it.
+    """
+
+    def settled(ours: Any, theirs: Any) -> Any:
+        if not isinstance(theirs, torch.Tensor) or theirs.dtype is not torch.int64 or x.dim() == 0:
+            return theirs
+        if not isinstance(ours, torch.Tensor) or ours.shape != theirs.shape or not ours.numel():
+            return theirs
+        kept = x.dim() == ours.dim()
+        places, wanted = (t if kept else t.unsqueeze(dim) for t in (ours, theirs))
+        in_order = places.sort(dim).values
+        is_inside = bool(((places >= 0) & (places < x.shape[dim])).all())
+        if not is_inside or bool((in_order.diff(dim=dim) == 0).any()):
+            return theirs
+        named, expected = x.gather(dim, places), x.gather(dim, wanted)
+        is_equal = (named == expected) | ((named != named) & (expected != expected))
+        return torch.where(is_equal if kept else is_equal.squeeze(dim), ours, theirs)
+
+    if isinstance(reference, torch.Tensor):
+        return settled(result, reference)
+    return tuple(map(settled, result, reference))
 
 
 def _like_the_cpu(ours: Any, narrow: Any) -> Any:

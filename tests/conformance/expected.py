@@ -23,6 +23,9 @@ class Expectation:
     host: tuple[int, ...] = ()
     chance: tuple[int | str, ...] = ()
     near: float = 0.0
+    relative: float = 0.0
+    ties: int | None = None
+    skip: tuple[str, ...] = ()
     reason: str = ""
 
 
@@ -43,7 +46,7 @@ def rules() -> tuple[_Rule, ...]:
     made = []
     for rule in tomllib.loads(_FILE.read_text())["difference"]:
         ops, dtypes = tuple(rule.pop("ops")), tuple(rule.pop("dtypes", ["*"]))
-        listed = {key: tuple(rule.pop(key, ())) for key in ("host", "chance")}
+        listed = {key: tuple(rule.pop(key, ())) for key in ("host", "chance", "skip")}
         expected = Expectation(**rule, **listed)
         made.append(_Rule(ops, dtypes, expected))
     return tuple(made)

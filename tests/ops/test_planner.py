@@ -360,8 +360,9 @@ def test_a_result_in_float64_is_refused_by_name() -> None:
 
 
 def test_what_the_card_has_no_operation_for_is_left_to_the_fallback() -> None:
+    factor = Call(put(torch.eye(3)))
     with pytest.raises(UnsupportedError):
-        eager.plan_for_cpp("aten::mm", ())
+        eager.plan_for_cpp("aten::linalg_inv_ex", (factor.metas[0], False))
 
 
 def test_steps_that_depend_on_each_other_are_ordered() -> None:

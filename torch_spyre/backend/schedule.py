@@ -204,8 +204,8 @@ def _may_follow(item: Item, chain: Sequence[Item]) -> bool:
         step.kind is not StepKind.POINTWISE
         or first.kind is not StepKind.POINTWISE
         or item.flags & StepFlags.BARRIER_BEFORE
-        or (step.cores, step.extents, step.stick_dim)
-        != (first.cores, first.extents, first.stick_dim)
+        or (step.cores, step.extents, step.stick_dim, step.tail_cores)
+        != (first.cores, first.extents, first.stick_dim, first.tail_cores)
         or item.lanes != chain[0].lanes
     ):
         return False

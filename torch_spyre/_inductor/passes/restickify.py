@@ -23,6 +23,10 @@ def insert_restickifies(graph: SpyreGraph) -> None:
         inserter.insert(op)
 
 
+class CannotCopyError(Exception):
+    """An operand's walk has no form on a copy of its buffer."""
+
+
 class _Inserter:
     def __init__(self, graph: SpyreGraph) -> None:
         self.graph = graph
@@ -43,7 +47,11 @@ class _Inserter:
                 return
             copy = copy_for(op, found)
             is_output = found.operand == len(op.tensors) - 1
-            op = self._output(op, found, copy, after) if is_output else self._input(op, found, copy)
+            try:
+                made = self._output if is_output else self._input
+                op = made(op, found, copy, after)
+            except CannotCopyError:
+                break
         from ..errors import Unsupported  # its base is Dynamo's: only where it is needed
 
         raise Unsupported(
@@ -61,7 +69,7 @@ class _Inserter:
         written = {op.output.buffer for op in ops}
         self._copies = {key: made for key, made in self._copies.items() if key[0] not in written}
 
-    def _input(self, op: Op, misfit: Misfit, copy: Copy) -> Op:
+    def _input(self, op: Op, misfit: Misfit, copy: Copy, _: list[Op]) -> Op:
         read = op.tensors[misfit.operand]
         moved = _original(read, misfit, copy)
         key = (read.buffer, moved, copy)
@@ -123,14 +131,11 @@ def substitute(op: Op, misfit: Misfit, copy: Copy, made: Buffer | None = None) -
     gathered = op.gathered
     if misfit.is_whole:
         # The same walk through the same dimensions, in the copy's host order.
-        # A dimension of size 1 is never walked, and may have the stride of another.
-        steps = {
-            read.buffer.stride[d]: made.stride[i]
-            for i, d in enumerate(copy.loops)
-            if read.buffer.size[d] > 1
-        }
-        strides = tuple(steps.get(step, 0) if step else 0 for step in read.strides)
-        gathered = steps.get(op.gathered, 0)
+        strides = tuple(
+            _moved_step(step, n, read.buffer, copy, made)
+            for step, n in zip(read.strides, op.extents, strict=True)
+        )
+        gathered = _moved_step(op.gathered, op.rows, read.buffer, copy, made)
         moved = Read(made, _moved_offset(read, copy, made), strides)
     else:
         own = _strides(copy, made)
@@ -144,6 +149,21 @@ def substitute(op: Op, misfit: Misfit, copy: Copy, made: Buffer | None = None) -
     position = [i for i, value in enumerate(inputs) if isinstance(value, Read)][misfit.operand]
     inputs[position] = moved
     return replace(op, inputs=inputs, gathered=gathered)
+
+
+def _moved_step(step: int, count: int, original: Buffer, copy: Copy, made: Buffer) -> int:
+    """A loop's step in the copy of a whole buffer.
+
+    The loop may be one of several that walk a dimension (a table seen as a view), but not walk
+    several dimensions: these need not follow each other in the copy.
+    """
+    if step == 0 or count <= 1:
+        return 0
+    for i, d in enumerate(copy.loops):
+        size, stride = original.size[d], original.stride[d]
+        if size > 1 and stride and step % stride == 0 and step // stride * (count - 1) < size:
+            return step // stride * made.stride[i]
+    raise CannotCopyError
 
 
 def _moved_offset(read: Read, copy: Copy, made: Buffer) -> int:

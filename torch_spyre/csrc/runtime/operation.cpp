@@ -495,6 +495,11 @@ void operation_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     call.types.push_back(argument.type().get());
     call.is_written.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
   }
+  for (const c10::IValue& value : call.values) {
+    if (value.isComplexDouble()) {
+      device_format(c10::ScalarType::ComplexDouble);  // says which dtypes there are
+    }
+  }
   if (!is_describable(call) || !schema.name().starts_with("aten::")) {
     for (size_t index = 0; index < count; ++index) {
       (*stack)[stack->size() - count + index] = std::move(call.values[index]);

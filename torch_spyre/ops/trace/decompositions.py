@@ -6,7 +6,7 @@ Functions here run under the tracer: what they call is traced.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
+from math import log, pi, prod
 from typing import Any
 
 import torch
@@ -31,22 +31,8 @@ def decomposition(*names: str) -> Callable[[Leaf], Leaf]:
     return register
 
 
-def _with_empties(function: Leaf, op: Any) -> Leaf:
-    """PyTorch's own for what ours has nothing to say about: tensors without elements."""
-
-    def decompose(*args: Any, **kwargs: Any) -> Any:
-        found = function(*args, **kwargs)
-        if found is not NotImplemented:
-            return found
-        from torch._decomp import decomposition_table
-
-        return decomposition_table[op](*args, **kwargs)
-
-    return decompose
-
-
 for _op, _function in shared.TABLE.items():
-    DECOMPOSITIONS[_op.name()] = _with_empties(_function, _op)
+    DECOMPOSITIONS[_op.name()] = _function
 
 
 # ---- Matrices -----------------------------------------------------------------------------------
@@ -54,12 +40,22 @@ for _op, _function in shared.TABLE.items():
 
 @decomposition("aten::addmm", "aten::baddbmm")
 def _add_product(bias: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    if not a.dtype.is_floating_point:  # integers have integer factors, as on the CPU
+        alpha, beta = int(alpha), int(beta)
     product = torch.mm(a, b) if a.dim() == 2 else torch.bmm(a, b)
     if alpha != 1:
         product = product * alpha
     if beta == 0:
         return product
     return product + (bias if beta == 1 else bias * beta)
+
+
+@decomposition("aten::addbmm")
+def _add_products(bias: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """The sum over the batch is part of the matrices' product."""
+    rows = a.transpose(0, 1).reshape(a.shape[1], a.shape[0] * a.shape[2])
+    columns = b.reshape(b.shape[0] * b.shape[1], b.shape[2])
+    return _add_product(bias, rows, columns, beta=beta, alpha=alpha)
 
 
 # ---- Statistics ---------------------------------------------------------------------------------
@@ -95,6 +91,33 @@ def _var(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 @decomposition("aten::std.correction")
 def _std(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return _var_mean(x, *args, **kwargs)[0].sqrt()
+
+
+@decomposition("aten::native_batch_norm")
+def _batch_norm(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """PyTorch's, but without statistics of the batch where none are made, as on the CPU."""
+    from torch._decomp import decomposition_table
+
+    result, mean, rstd = decomposition_table[torch.ops.aten.native_batch_norm.default](*args)
+    is_training = args[5]
+    return (result, mean, rstd) if is_training else (result, mean[:0], rstd[:0])
+
+
+@decomposition("aten::mvlgamma")
+def _mvlgamma(x: Tensor, p: int) -> Tensor:
+    halves = torch.arange(p, device=x.device).to(torch.float32) * -0.5
+    wide = x.to(torch.float32).unsqueeze(-1) + halves
+    result = torch.lgamma(wide).sum(-1) + p * (p - 1) / 4 * log(pi)
+    return result.to(x.dtype if x.dtype.is_floating_point else torch.get_default_dtype())
+
+
+@decomposition("aten::renorm")
+def _renorm(x: Tensor, p: Any, dim: int, maxnorm: Any) -> Tensor:
+    """Slices longer than `maxnorm` are shortened to it."""
+    others = [d for d in range(x.dim()) if d != dim % x.dim()]
+    norm = torch.linalg.vector_norm(x, p, others, keepdim=True, dtype=torch.float32)
+    factor = torch.where(norm > maxnorm, maxnorm / (norm + 1e-7), 1.0)
+    return (x * factor).to(x.dtype)
 
 
 # ---- Shapes -------------------------------------------------------------------------------------
@@ -159,6 +182,42 @@ def _eye_m(n: int, m: int, **options: Any) -> Tensor:
     return (rows == torch.arange(m, device="meta")).to(
         options.get("dtype") or torch.get_default_dtype()
     )
+
+
+def _rows_of_triangle(
+    rows: int, columns: int, offset: int, is_lower: bool, options: dict[str, Any]
+) -> Tensor:
+    """Rows and columns of a triangle's elements: each row's own are known by where it starts."""
+    dtype = options.get("dtype") or torch.int64
+    device = torch.device("meta")
+
+    def edge(row: int) -> int:
+        return min(max(row + offset + int(is_lower), 0), columns)
+
+    lengths = [edge(row) if is_lower else columns - edge(row) for row in range(rows)]
+    total = sum(lengths)
+    if total == 0:
+        return torch.empty((2, 0), dtype=dtype, device=device)
+    edges = (torch.arange(rows, device=device) + (offset + int(is_lower))).clamp(0, columns)
+    own = edges if is_lower else columns - edges
+    ends = own.to(torch.int32).cumsum(0, dtype=torch.int32)
+    # Each row's end counts one row on for all elements from there.
+    steps = torch.zeros(total + 1, dtype=torch.int32, device=device)
+    steps = steps.index_add(0, ends, torch.ones(rows, dtype=torch.int32, device=device))
+    row = steps.narrow(0, 0, total).cumsum(0, dtype=torch.int32)
+    first = own - ends if is_lower else own - ends + edges
+    column = torch.arange(total, device=device) + first.index_select(0, row)
+    return torch.stack([row.to(dtype), column.to(dtype)])
+
+
+@decomposition("aten::tril_indices")
+def _tril_indices(rows: int, columns: int, offset: int = 0, **options: Any) -> Tensor:
+    return _rows_of_triangle(rows, columns, offset, True, options)
+
+
+@decomposition("aten::triu_indices")
+def _triu_indices(rows: int, columns: int, offset: int = 0, **options: Any) -> Tensor:
+    return _rows_of_triangle(rows, columns, offset, False, options)
 
 
 @decomposition("aten::linspace")

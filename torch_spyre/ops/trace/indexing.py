@@ -41,6 +41,10 @@ def gather_rows(tracer: Tracer, table: Tensor, dim: int, index: Tensor) -> Tenso
     if not any(n > 1 for n in (*before, *after)):  # rows of one element
         place = _place(tracer, (table.shape[dim],), [index], index.shape)
         return _gather_elements(tracer, table, place.view(result.shape), result)
+    if not tracer.may_gather_rows:
+        made, shape = _expanded_indices(tracer, table, [None] * dim + [index])
+        return _gather_elements(tracer, table, _place(tracer, table.shape, made, shape), result)
+    tracer.gathers_rows = True
     if index.dtype not in (torch.int32, torch.int64):
         index = tracer.as_dtype(index, torch.int32)
     t, i, into = tracer.view(table), tracer.view(index), tracer.result(result)
@@ -311,6 +315,7 @@ def scatter_reduce(
         ones = torch.ones_like(src, dtype=torch.float32)
         zeros = torch.zeros_like(x, dtype=torch.float32)
     counts = _scattered(tracer, "scatter_add", zeros, dim, index, ones)
+    start = x
     if not include_self:
         neutral = {"sum": 0, "mean": 0, "prod": 1}.get(reduce)
         if neutral is None:
@@ -323,13 +328,13 @@ def scatter_reduce(
                 info = torch.iinfo(torch.int32 if x.dtype is torch.int64 else x.dtype)
                 neutral = info.min if is_max else info.max
         with tracer:
-            start = torch.where(counts > 0, torch.full_like(x, neutral), x)
-    else:
-        start = x
+            if x.dtype.is_floating_point:  # 16 bits can't hold an infinite start
+                start = x.to(torch.float32)
+            start = torch.where(counts > 0, torch.full_like(start, neutral), start)
     opcode = "scatter_add" if reduce == "mean" else _REDUCTIONS[reduce]
     result = _scattered(tracer, opcode, start, dim, index, src)
     if reduce != "mean":
-        return result
+        return tracer.as_dtype(result, x.dtype)
     with tracer:
         counts = (counts + int(include_self)).clamp(min=1)
         if x.dtype.is_floating_point:
@@ -536,15 +541,15 @@ def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 
 @decomposition("aten::histc")
 def histc(x: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
-    flat = x.reshape(-1)
+    flat = x.reshape(-1).to(torch.float32)
     low: Any = min
     high: Any = max
     if min == max and flat.numel():
-        low, high = flat.amin().to(torch.float32), flat.amax().to(torch.float32)
+        low, high = flat.amin(), flat.amax()
         is_point = low == high
         low, high = torch.where(is_point, low - 1, low), torch.where(is_point, high + 1, high)
     is_inside = (flat >= low) & (flat <= high)
-    place = ((flat - low) * bins / (high - low)).to(torch.int32)
+    place = ((flat - low) / (high - low) * bins).to(torch.int32)
     place = torch.where(is_inside, place.clamp(min=0, max=bins - 1), bins)
     counts = torch.zeros(bins + 1, dtype=torch.float32, device=x.device)
     ones = torch.ones(flat.shape, dtype=torch.float32, device=x.device)

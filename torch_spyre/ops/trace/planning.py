@@ -22,7 +22,14 @@ from torch_spyre.ops.plan import (
     TensorMeta,
     UnsupportedError,
 )
-from torch_spyre.ops.trace import indexing, launches, quantised, windows  # noqa: F401 (register)
+from torch_spyre.ops.trace import (  # noqa: F401 (they register)
+    grid_sampling,
+    indexing,
+    launches,
+    quantised,
+    resampling,
+    windows,
+)
 from torch_spyre.ops.trace.decompositions import DECOMPOSITIONS
 from torch_spyre.ops.trace.leaves import LEAVES
 from torch_spyre.ops.trace.tracer import Tracer, run_functional
@@ -33,8 +40,16 @@ def plan_traced(name: str, args: Sequence[Argument]) -> Plan:
     """Plan any aten operation ("aten::sum.dim_IntList") that has a form on the card."""
     # Whatever modes and defaults the caller has set: this is nobody's computation.
     with torch._C.DisableTorchFunction(), torch.no_grad():
+        planner = _Planner(name, args, may_gather_rows=True)
         try:
-            return _Planner(name, args).plan()
+            return planner.plan()
+        except RuntimeError as error:
+            if not _is_unsupported(error):
+                raise
+            if not planner.tracer.gathers_rows:
+                raise UnsupportedError(str(error)) from error
+        try:
+            return _Planner(name, args, may_gather_rows=False).plan()
         except RuntimeError as error:
             if _is_unsupported(error):
                 raise UnsupportedError(str(error)) from error
@@ -55,11 +70,10 @@ def operation(name: str) -> Any:
 
 
 class _Planner:
-    def __init__(self, name: str, args: Sequence[Argument]) -> None:
-
+    def __init__(self, name: str, args: Sequence[Argument], *, may_gather_rows: bool) -> None:
         self.func = operation(name)
         self.given = args
-        self.tracer = Tracer(LEAVES, DECOMPOSITIONS)
+        self.tracer = Tracer(LEAVES, DECOMPOSITIONS, may_gather_rows)
         self.inputs: dict[int, tuple[TensorMeta, torch.Tensor]] = {}  # by argument number
         self.numbers: list[tuple[torch.Tensor, ScalarMeta]] = []
         self.read: set[int] = set()  # arguments that are not merely written

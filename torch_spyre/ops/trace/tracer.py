@@ -33,13 +33,21 @@ Direct = Callable[[Emitter, Callable[[torch.Tensor], View]], None]
 class Tracer(TorchDispatchMode):
     """Records operations on meta tensors. Storages of theirs stand for buffers of the graph."""
 
-    def __init__(self, leaves: Mapping[str, Leaf], decompositions: Mapping[str, Leaf]) -> None:
+    def __init__(
+        self,
+        leaves: Mapping[str, Leaf],
+        decompositions: Mapping[str, Leaf],
+        may_gather_rows: bool = True,
+    ) -> None:
         super().__init__()
         self.graph = SpyreGraph([], {}, name="eager")
         self.emitter = GraphEmitter(self.graph)
         self.direct: dict[int, Direct] = {}  # by segment
         self.touched: dict[int, list[tuple[Buffer, bool]]] = {}  # by direct steps; is it written?
         self.random_numbers = 0
+        # Rows are sticks of their table: layouts may be such that only elements can be gathered.
+        self.may_gather_rows = may_gather_rows
+        self.gathers_rows = False
         self._leaves = leaves
         self._decompositions = decompositions
         self._sources: dict[int, Bind] = {}  # by storage
@@ -67,7 +75,10 @@ class Tracer(TorchDispatchMode):
         if known is not None:
             return known
         size, stride, numel = _whole(tensor)
-        card_format(tensor.dtype)  # refuses what no card holds
+        try:
+            card_format(tensor.dtype)
+        except TypeError as error:  # the CPU says it, or does without
+            raise UnsupportedError(str(error)) from error
         name = f"buf{len(self._sources)}"
         self._kept.append(tensor)
         source = self.emitter.add(Buffer(name, size, stride, tensor.dtype, numel))
@@ -79,7 +90,7 @@ class Tracer(TorchDispatchMode):
 
     def view(self, tensor: torch.Tensor) -> View:
         """A tensor as an operand."""
-        if not self.is_written(tensor):
+        if tensor.numel() and not self.is_written(tensor):
             raise UnsupportedError("it reads a tensor that nothing was written to")
         return self._as_view(tensor)
 
@@ -202,7 +213,9 @@ class Tracer(TorchDispatchMode):
         own = self._decompositions.get(name)
         if own is not None:
             with self:
-                return own(*args, **kwargs)
+                result = own(*args, **kwargs)
+            if result is not NotImplemented:  # it has nothing to say about these arguments
+                return result
         if _has_kernel(name, "CompositeImplicitAutograd"):
             with self:
                 return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
@@ -220,7 +233,9 @@ class Tracer(TorchDispatchMode):
         found = decomposition_table.get(func)
         with self:
             if found is not None:
-                return found(*args, **kwargs)
+                result = found(*args, **kwargs)
+                if result is not NotImplemented:
+                    return result
             if _has_kernel(name, "CompositeExplicitAutograd"):
                 return func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
         raise UnsupportedError(f"{name} has no form on the card")
@@ -286,6 +301,8 @@ def write_results(
     they belong. Must be called under the tracer."""
     results, targets = run_functional(func, args, kwargs)
     for target, result in zip(targets, results, strict=True):
+        if target.shape != result.shape:
+            raise UnsupportedError("a part that changes the shape of a tensor")
         overwrite(target, result)
     return targets[0] if len(targets) == 1 else tuple(targets)
 

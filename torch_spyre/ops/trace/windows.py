@@ -228,6 +228,26 @@ def _each(values: Sizes, rank: int) -> list[int]:
     return list(values) * (rank if len(values) == 1 else 1)
 
 
+def _largest(x: Tensor, seen: Tensor, places: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The largest element of each window, and the first place of it in the tensor.
+
+    `places` has [out, kernel] for each dimension: where in it the elements of windows are.
+    """
+    rank = len(places)
+    offsets = list(range(-rank, 0))
+    largest = seen.amax(offsets)
+    place = torch.zeros((), dtype=torch.int64, device=x.device)
+    for dim, own in enumerate(places):
+        shape = [1] * (2 * rank)
+        shape[dim], shape[rank + dim] = own.shape
+        place = place * x.shape[dim - rank] + own.view(shape)
+    hits = seen == largest.view(*largest.shape, *[1] * rank)
+    if x.dtype.is_floating_point:
+        hits = hits | (seen != seen)
+    behind = 2**31 - 1
+    return largest, torch.where(hits, place, behind).amin(offsets)
+
+
 def _max_pool(rank: int) -> Any:
     def pool(
         x: Tensor,
@@ -248,22 +268,13 @@ def _max_pool(rank: int) -> Any:
         seen = windows(padded(x, padding, after, least), kernel, stride, dilation)
         for dim, n in enumerate(out):
             seen = seen.narrow(dim - 2 * rank, 0, n)
-        offsets = list(range(-rank, 0))
-        largest = seen.amax(offsets)
-        place = torch.zeros((), dtype=torch.int64, device=x.device)
-        for dim in range(rank):
-            shape = [1] * (2 * rank)
-            shape[dim] = out[dim]
-            starts = torch.arange(out[dim], device=x.device).view(shape) * stride[dim]
-            shape = [1] * (2 * rank)
-            shape[rank + dim] = kernel[dim]
-            steps = torch.arange(kernel[dim], device=x.device).view(shape) * dilation[dim]
-            place = place * x.shape[dim - rank] + (starts + steps - padding[dim])
-        hits = seen == largest.view(*largest.shape, *[1] * rank)
-        if x.dtype.is_floating_point:
-            hits = hits | (seen != seen)
-        inside = 2**31 - 1
-        return largest, torch.where(hits, place, inside).amin(offsets)
+        places = [
+            torch.arange(n, device=x.device).unsqueeze(1) * step
+            + torch.arange(k, device=x.device) * d
+            - p
+            for n, step, k, d, p in zip(out, stride, kernel, dilation, padding, strict=True)
+        ]
+        return _largest(x, seen, places)
 
     return pool
 
@@ -272,9 +283,7 @@ decomposition("aten::max_pool2d_with_indices")(_max_pool(2))
 decomposition("aten::max_pool3d_with_indices")(_max_pool(3))
 
 
-@decomposition(
-    "aten::max_pool2d_with_indices_backward", "aten::max_pool3d_with_indices_backward"
-)
+@decomposition("aten::max_pool2d_with_indices_backward", "aten::max_pool3d_with_indices_backward")
 def max_pool_backward(grad: Tensor, x: Tensor, kernel: Sizes, *rest: Any) -> Tensor:
     indices = rest[-1]
     rank = len(rest[0] or kernel) if len(kernel) == 1 else len(kernel)
@@ -372,3 +381,97 @@ def _avg_pool_backward(rank: int) -> Any:
 for _rank in (2, 3):
     decomposition(f"aten::avg_pool{_rank}d")(_avg_pool(_rank))
     decomposition(f"aten::avg_pool{_rank}d_backward")(_avg_pool_backward(_rank))
+
+
+# ---- Adaptive pooling: windows of different lengths, which together cover the tensor -------------
+
+
+def _adaptive(n: int, out: int, device: torch.device) -> tuple[Tensor, Tensor, int]:
+    """[out, longest]: which elements the windows have, which of these are theirs; the longest."""
+    lengths = [-(-(i + 1) * n // out) - i * n // out for i in range(out)]
+    number = torch.arange(out, device=device)
+    start = torch.div(number * n, out, rounding_mode="floor")
+    end = torch.div((number + 1) * n + (out - 1), out, rounding_mode="floor")
+    place = start.unsqueeze(1) + torch.arange(max(lengths), device=device)
+    return place, place < end.unsqueeze(1), max(lengths)
+
+
+def _none(x: Tensor, out: Sizes) -> Tensor:
+    """A result without elements, or of zeros if only the windows have none."""
+    return torch.zeros([*x.shape[: x.dim() - len(out)], *out], dtype=x.dtype, device=x.device)
+
+
+def _adaptive_max_pool(rank: int) -> Any:
+    def pool(x: Tensor, out: Sizes) -> tuple[Tensor, Tensor]:
+        first = x.dim() - rank
+        if x.numel() == 0 or 0 in out:
+            return _none(x, out), _none(x, out).to(torch.int64)
+        seen, places = x, []
+        is_inside: Tensor | None = None
+        for dim, n in enumerate(out):
+            place, is_own, longest = _adaptive(x.shape[first + dim], n, x.device)
+            at = first + 2 * dim
+            index = place.clamp(max=x.shape[first + dim] - 1).reshape(-1)
+            seen = seen.index_select(at, index).unflatten(at, (n, longest))
+            places.append(place)
+            shape = [1] * (2 * rank)
+            shape[dim], shape[rank + dim] = n, longest
+            is_own = is_own.view(shape)
+            is_inside = is_own if is_inside is None else is_inside & is_own
+        assert is_inside is not None
+        order = [*range(first), *range(first, seen.dim(), 2), *range(first + 1, seen.dim(), 2)]
+        return _largest(x, torch.where(is_inside, seen.permute(order), float("-inf")), places)
+
+    return pool
+
+
+def _adaptive_avg_pool(rank: int) -> Any:
+    def pool(x: Tensor, out: Sizes) -> Tensor:
+        if x.numel() == 0 or 0 in out:
+            return _none(x, out)
+        total = x.to(torch.float32)
+        for dim, n in enumerate(out, x.dim() - rank):
+            place, is_own, longest = _adaptive(x.shape[dim], n, x.device)
+            index = place.clamp(max=x.shape[dim] - 1).reshape(-1)
+            seen = total.index_select(dim, index).unflatten(dim, (n, longest))
+            shape = [n, longest] + [1] * (x.dim() - dim - 1)
+            counts = is_own.to(torch.float32).sum(1).view(n, *shape[2:])
+            total = torch.where(is_own.view(shape), seen, 0).sum(dim + 1) / counts
+        return total.to(x.dtype)
+
+    return pool
+
+
+def _adaptive_avg_pool_backward(rank: int) -> Any:
+    def backward(grad: Tensor, x: Tensor) -> Tensor:
+        if grad.numel() == 0:
+            return NotImplemented
+        total = grad.to(torch.float32)
+        for dim in range(x.dim() - rank, x.dim()):
+            n, out = x.shape[dim], grad.shape[dim]
+            place, is_own, longest = _adaptive(n, out, x.device)
+            shape = [out, longest] + [1] * (x.dim() - dim - 1)
+            counts = is_own.to(torch.float32).sum(1).view(out, *shape[2:])
+            shares = torch.where(is_own.view(shape), (total / counts).unsqueeze(dim + 1), 0)
+            size = [*total.shape[:dim], n, *total.shape[dim + 1 :]]
+            index = place.clamp(max=n - 1).reshape(-1)
+            spread = torch.zeros(size, dtype=torch.float32, device=x.device)
+            total = spread.index_add(dim, index, shares.flatten(dim, dim + 1))
+        return total.to(x.dtype)
+
+    return backward
+
+
+def _adaptive_max_pool_backward(rank: int) -> Any:
+    def backward(grad: Tensor, x: Tensor, indices: Tensor) -> Tensor:
+        flat = torch.zeros_like(x).flatten(-rank)
+        return flat.scatter_add(-1, indices.flatten(-rank), grad.flatten(-rank)).view(x.shape)
+
+    return backward
+
+
+for _rank in (2, 3):
+    decomposition(f"aten::adaptive_max_pool{_rank}d")(_adaptive_max_pool(_rank))
+    decomposition(f"aten::adaptive_max_pool{_rank}d_backward")(_adaptive_max_pool_backward(_rank))
+    decomposition(f"aten::_adaptive_avg_pool{_rank}d")(_adaptive_avg_pool(_rank))
+    decomposition(f"aten::_adaptive_avg_pool{_rank}d_backward")(_adaptive_avg_pool_backward(_rank))
