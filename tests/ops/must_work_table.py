@@ -19,6 +19,7 @@ Tensor = torch.Tensor
 Make = Callable[[torch.dtype], tuple[Any, ...]]
 
 F16, F32, I32, I64, BOOL = torch.float16, torch.float32, torch.int32, torch.int64, torch.bool
+F8 = torch.float8_e4m3fn
 FLOATS = (F32, F16)
 INTS = (I32, I64)
 NUMBERS = (*FLOATS, I32)
@@ -31,14 +32,16 @@ SIZE = (5, 70)  # no multiple of a stick
 class Case:
     """An operation, how its arguments are made, and the dtypes it is tried with.
 
-    `terms` is how many roundings add up in an element, where more than two do.
+    A result may be off by `roundings` of its own format, more than two only where the operation
+    rounds on the way; and by one of fp32 for each of the `terms` that are added up.
     """
 
     name: str
     make: Make
     dtypes: tuple[torch.dtype, ...] = FLOATS
     call: Callable[..., Any] | None = None
-    terms: int = 2
+    terms: int = 0
+    roundings: int = 2
 
     def find(self) -> Callable[..., Any]:
         """What to call."""
@@ -126,6 +129,27 @@ def attended(dtype: torch.dtype, heads: int = 4, keys: int = 4) -> tuple[Tensor,
     return noise(dtype, 2, heads, 7, 16), noise(dtype, 2, keys, 9, 16), noise(dtype, 2, keys, 9, 16)
 
 
+def grouped(dtype: torch.dtype) -> tuple[Any, ...]:
+    """Rows of one matrix, by turns with three others; one of them gets none."""
+    ends = torch.tensor([4, 4, 16], dtype=I32)
+    return noise(dtype, 16, 64), noise(dtype, 3, 64, 32), ends
+
+
+def grouped_mm(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+    return torch._grouped_mm(rows, matrices, offs=ends)
+
+
+def scaled_mm(a: Tensor, b: Tensor, *scales: Tensor) -> Tensor:
+    """Rows by columns, as it is specified for: the one contiguous, the other transposed."""
+    columns = b.t().contiguous().t()
+    return torch._scaled_mm(a.contiguous(), columns, *scales, out_dtype=torch.bfloat16)
+
+
+def scaled(dtype: torch.dtype) -> tuple[Any, ...]:
+    a, b = noise(F32, 16, 64).to(dtype), noise(F32, 32, 64).to(dtype).t()
+    return a, b, torch.tensor(0.5), torch.tensor(3.0)
+
+
 def grid(low: int, high: int, *size: int) -> Tensor:
     return torch.randint(low, high, size)
 
@@ -149,14 +173,37 @@ MATRIX = [
     Case("bmm", lambda d: (noise(d, 3, 5, 70), noise(d, 3, 70, 33)), terms=70),
     Case("matmul", lambda d: (noise(d, 2, 1, 5, 70), noise(d, 3, 70, 33)), terms=70),
     Case("matmul of vectors", lambda d: (noise(d, 5, 70), noise(d, 70)), terms=70),
-    Case("addmm", lambda d: (noise(d, 5, 33), noise(d, 5, 70), noise(d, 70, 33)), terms=70),
     Case(
-        "baddbmm", lambda d: (noise(d, 3, 5, 33), noise(d, 3, 5, 70), noise(d, 3, 70, 33)), terms=70
+        "addmm",
+        lambda d: (noise(d, 5, 33), noise(d, 5, 70), noise(d, 70, 33)),
+        terms=70,
+        roundings=3,
     ),
-    Case("linear", lambda d: (noise(d, 2, 5, 70), noise(d, 33, 70), noise(d, 33)), terms=70),
+    Case(
+        "baddbmm",
+        lambda d: (noise(d, 3, 5, 33), noise(d, 3, 5, 70), noise(d, 3, 70, 33)),
+        terms=70,
+        roundings=3,
+    ),
+    Case(
+        "linear",
+        lambda d: (noise(d, 2, 5, 70), noise(d, 33, 70), noise(d, 33)),
+        terms=70,
+        roundings=3,
+    ),
     Case("einsum", lambda d: ("bik,bjk->bij", noise(d, 3, 5, 70), noise(d, 3, 33, 70)), terms=70),
-    Case("conv1d", lambda d: (noise(d, 2, 4, 30), noise(d, 6, 4, 3), noise(d, 6), 2, 1), terms=12),
-    Case("conv2d", lambda d: (images(d), noise(d, 6, 4, 3, 3), noise(d, 6), 2, 1), terms=36),
+    Case(
+        "conv1d",
+        lambda d: (noise(d, 2, 4, 30), noise(d, 6, 4, 3), noise(d, 6), 2, 1),
+        terms=12,
+        roundings=3,
+    ),
+    Case(
+        "conv2d",
+        lambda d: (images(d), noise(d, 6, 4, 3, 3), noise(d, 6), 2, 1),
+        terms=36,
+        roundings=3,
+    ),
     Case(
         "conv2d of groups", lambda d: (images(d), noise(d, 4, 2, 3, 3), None, 1, 0, 1, 2), terms=18
     ),
@@ -174,51 +221,54 @@ MATRIX = [
             1,
         ),
         terms=36,
+        roundings=3,
     ),
+    Case("_grouped_mm", grouped, call=grouped_mm, terms=64),
+    Case("_scaled_mm", scaled, (F8,), call=scaled_mm, terms=64),
     Case("avg_pool2d", lambda d: (images(d), 3, 2, 1), call=F.avg_pool2d, terms=9),
     Case("max_pool2d", lambda d: (images(d), 3, 2, 1), call=F.max_pool2d),
 ]
 
 ACTIVATION = [
-    Case("softmax", _with(-1), terms=8),
-    Case("log_softmax", _with(0), terms=8),
-    Case("layer_norm", lambda d: rows_of(d, (70,), noise(d, 70), noise(d, 70)), terms=8),
-    Case("rms_norm", lambda d: rows_of(d, (70,), noise(d, 70)), terms=8),
-    Case("group_norm", lambda d: (noise(d, 5, 6, 11), 3, noise(d, 6), noise(d, 6)), terms=8),
-    Case("gelu", one, call=F.gelu, terms=4),
-    Case("gelu by tanh", one, call=partial(F.gelu, approximate="tanh"), terms=8),
+    Case("softmax", _with(-1), roundings=3),
+    Case("log_softmax", _with(0), roundings=3),
+    Case("layer_norm", lambda d: rows_of(d, (70,), noise(d, 70), noise(d, 70)), roundings=3),
+    Case("rms_norm", lambda d: rows_of(d, (70,), noise(d, 70)), roundings=3),
+    Case("group_norm", lambda d: (noise(d, 5, 6, 11), 3, noise(d, 6), noise(d, 6)), roundings=3),
+    Case("gelu", one, call=F.gelu, roundings=3),
+    Case("gelu by tanh", one, call=partial(F.gelu, approximate="tanh"), roundings=3),
     Case("silu", one),
     Case("relu", one, NUMBERS),
     Case("leaky_relu", _with(0.1)),
     Case("sigmoid", one),
     Case("softplus", one),
-    Case("mish", one, terms=8),
+    Case("mish", one, roundings=3),
     Case("hardswish", one),
     Case("elu", one),
     Case("glu", one),
     Case("dropout in evaluation", one, call=partial(F.dropout, training=False)),
-    Case("scaled_dot_product_attention", attended, terms=16),
+    Case("scaled_dot_product_attention", attended, roundings=4),
     Case(
         "scaled_dot_product_attention causal",
         attended,
         call=partial(sdpa, is_causal=True),
-        terms=16,
+        roundings=4,
     ),
     Case(
         "scaled_dot_product_attention with a mask",
         lambda d: (*attended(d), grid(0, 2, 7, 9).bool().logical_or(torch.eye(7, 9) > 0)),
-        terms=16,
+        roundings=4,
     ),
     Case(
         "scaled_dot_product_attention with a bias",
         lambda d: (*attended(d), noise(d, 7, 9)),
-        terms=16,
+        roundings=4,
     ),
     Case(
         "scaled_dot_product_attention of groups",
         partial(attended, keys=2),
         call=partial(sdpa, enable_gqa=True, scale=0.3),
-        terms=16,
+        roundings=4,
     ),
 ]
 
@@ -243,7 +293,7 @@ BINARY = [
     Case("add of a number", _with(2), NUMBERS),
     Case("add with alpha", two, NUMBERS, call=partial(torch.add, alpha=2)),
     Case("sub", two, NUMBERS),
-    Case("sub with alpha", broadcast, NUMBERS, call=partial(torch.sub, alpha=3), terms=4),
+    Case("sub with alpha", broadcast, NUMBERS, call=partial(torch.sub, alpha=3), roundings=3),
     Case("mul", two, ALL),
     Case("div", quotient, NUMBERS),
     Case("div to the floor", quotient, NUMBERS, call=partial(torch.div, rounding_mode="floor")),
@@ -256,10 +306,10 @@ BINARY = [
     *(Case(f"bitwise_{name}", two, BITS) for name in ("and", "or", "xor")),
     *(Case(f"logical_{name}", two, ALL) for name in ("and", "or", "xor")),
     Case("where", lambda d: (noise(BOOL, *SIZE), *two(d)), ALL),
-    Case("lerp", lambda d: (*two(d), 0.3)),
-    Case("lerp by tensors", three, terms=4),
-    Case("addcmul", three, NUMBERS, terms=4),
-    Case("addcdiv", lambda d: (*two(d), *positive(d)), terms=4),
+    Case("lerp", lambda d: (*two(d), 0.3), roundings=3),
+    Case("lerp by tensors", three, roundings=3),
+    Case("addcmul", three, NUMBERS, roundings=3),
+    Case("addcdiv", lambda d: (*two(d), *positive(d)), roundings=3),
     *(Case(name, two, ALL) for name in ("eq", "ne", "gt", "lt", "ge", "le")),
 ]
 
@@ -275,9 +325,9 @@ REDUCTION = [
     Case("prod", lambda d: (*near_one(d), 1), (F32, F16, I32), terms=70),
     Case("any", _with(1), ALL),
     Case("all", one, ALL),
-    Case("var", _with(1), terms=16),
-    Case("std", _with(1), terms=16),
-    Case("var_mean", _with(1), terms=16),
+    Case("var", _with(1), terms=70, roundings=3),
+    Case("std", _with(1), terms=70, roundings=3),
+    Case("var_mean", _with(1), terms=70, roundings=3),
     Case("argmax", lambda d: (*distinct(d), 1), NUMBERS),
     Case("argmin", distinct, NUMBERS),
     Case("topk", lambda d: (*distinct(d), 7), NUMBERS),
@@ -287,9 +337,9 @@ REDUCTION = [
     Case("histc", _with(6), (F32,)),
     Case("bincount", lambda d: (grid(0, 9, 70).to(d),), INTS),
     Case("cumsum", _with(1), NUMBERS, terms=70),
-    Case("norm", one, terms=16),
-    Case("vector_norm", _with(2, 1), call=torch.linalg.vector_norm, terms=16),
-    Case("logsumexp", _with(1), terms=8),
+    Case("norm", one, terms=70, roundings=3),
+    Case("vector_norm", _with(2, 1), call=torch.linalg.vector_norm, terms=70, roundings=3),
+    Case("logsumexp", _with(1), terms=70, roundings=3),
     Case("aminmax", one, ALL),
 ]
 
@@ -398,4 +448,4 @@ RANDOM: dict[str, tuple[Callable[[str], Tensor], float, float]] = {
     "dropout": (lambda device: F.dropout(torch.ones(900, device=device), 0.5), 0, 2),
 }
 
-CASTS = (F32, F16, torch.bfloat16, BOOL, torch.int8, torch.int16, I32, I64, torch.float8_e4m3fn)
+CASTS = (F32, F16, torch.bfloat16, BOOL, torch.int8, torch.int16, I32, I64, F8)
