@@ -63,7 +63,6 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 # What is known to differ, and why. `strict`: a cure has to take its line away.
 KNOWN = {
     ("add with alpha", torch.float16): "compiled it is two operations, with a rounding between",
-    ("cat of columns", torch.float16): "compiled for (8, 64) the card rejects the program",
 }
 
 
