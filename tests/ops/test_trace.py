@@ -27,7 +27,9 @@ def agree(call: Callable[..., Any], *args: Any, **options: Any) -> None:
 
     expected = call(*args, **options)
     found = call(*map(on_card, args), **{name: on_card(v) for name, v in options.items()})
-    pairs = zip(found, expected, strict=True) if isinstance(expected, tuple) else [(found, expected)]
+    pairs = (
+        zip(found, expected, strict=True) if isinstance(expected, tuple) else [(found, expected)]
+    )
     for ours, theirs in pairs:
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-5, atol=1e-5)
 
@@ -115,7 +117,10 @@ def test_a_batch_norm_that_does_not_train_has_no_statistics_of_the_batch():
 
 
 def test_places_among_sorted_numbers_are_found_from_either_side():
-    edges, x = torch.tensor([-1.0, 0.0, 0.0, 2.0]), torch.tensor([[-3.0, 0.0, 2.0], [1.0, 5.0, -1.0]])
+    edges, x = (
+        torch.tensor([-1.0, 0.0, 0.0, 2.0]),
+        torch.tensor([[-3.0, 0.0, 2.0], [1.0, 5.0, -1.0]]),
+    )
     for right in (False, True):
         agree(torch.searchsorted, edges, x, right=right)
         agree(torch.bucketize, x, edges, right=right)
@@ -126,8 +131,11 @@ def test_repeats_of_none_are_left_out():
 
 
 def test_only_named_rows_of_an_embedding_are_shortened():
-    agree(lambda w, i: aten.embedding_renorm_(w.clone(), i, 1.0, 2.0), numbers(7, 5) * 3,
-          torch.tensor([1, 1, 4]))
+    agree(
+        lambda w, i: aten.embedding_renorm_(w.clone(), i, 1.0, 2.0),
+        numbers(7, 5) * 3,
+        torch.tensor([1, 1, 4]),
+    )
 
 
 @pytest.mark.parametrize("reduce", ["mean", "prod", "amin", "amax"])

@@ -150,9 +150,7 @@ def _coordinates(tracer: Tracer, x: Tensor, dim: int, index: Tensor) -> list[Ten
     if x.dim() == 0:
         return [index.reshape(1)]
     dim %= x.dim()
-    return [
-        index if d == dim else _along(tracer, index.shape, d) for d in range(max(x.dim(), 1))
-    ]
+    return [index if d == dim else _along(tracer, index.shape, d) for d in range(max(x.dim(), 1))]
 
 
 @leaf("aten::take")
@@ -193,9 +191,7 @@ def _expanded_indices(
 @leaf("aten::index.Tensor", "aten::_unsafe_index.Tensor")
 def index(tracer: Tracer, func: Any, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     named = [d for d, i in enumerate(indices) if i is not None]
-    is_plain = all(
-        i is None or i.dtype not in (torch.bool, torch.uint8) for i in indices
-    )
+    is_plain = all(i is None or i.dtype not in (torch.bool, torch.uint8) for i in indices)
     if is_plain and len(named) == 1 and x.numel():
         (dim,) = named
         own = indices[dim]
@@ -214,9 +210,7 @@ def index(tracer: Tracer, func: Any, x: Tensor, indices: Sequence[Tensor | None]
 # ---- Scattering ---------------------------------------------------------------------------------
 
 
-def _scatter(
-    tracer: Tracer, opcode: str, x: Tensor, place: Tensor, source: Tensor
-) -> Tensor:
+def _scatter(tracer: Tracer, opcode: str, x: Tensor, place: Tensor, source: Tensor) -> Tensor:
     """x with elements of the source put, or accumulated, where `place` says."""
     is_int = kind_of(x.dtype) is Kind.INT
     wide = x.dtype if opcode == "scatter" else torch.int32 if is_int else torch.float32
@@ -685,9 +679,7 @@ def running_extreme(tracer: Tracer, func: Any, x: Tensor, dim: int) -> tuple[Ten
 def random(tracer: Tracer, func: Any, x: Tensor, *args: Any, **options: Any) -> Tensor:
     entry = func.name().removeprefix("aten::").partition(".")[0]
     names = [argument.name for argument in func._schema.arguments]
-    defaults = {
-        a.name: a.default_value for a in func._schema.arguments if a.has_default_value()
-    }
+    defaults = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
     given = {**defaults, **dict(zip(names[1:], args, strict=False)), **options}
     arguments = {
         name: ScalarMeta(torch.float64, -1, True, value)
