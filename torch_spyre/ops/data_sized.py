@@ -79,12 +79,31 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
     return counts.scatter_add(0, x.to(torch.int64), ones)
 
 
+def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Tensor:
+    """[2, 0, 1] -> [0, 0, 2]"""
+    if repeats.dim() != 1:
+        raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
+    if repeats.dtype not in (torch.int32, torch.int64):
+        raise RuntimeError("repeats has to be Long or Int tensor")
+    if repeats.numel() == 0:
+        return torch.empty(0, dtype=repeats.dtype, device=repeats.device)
+    if int(repeats.amin().item()) < 0:
+        raise RuntimeError("repeats can not be negative")
+    ends = repeats.to(torch.int32).cumsum(0, dtype=torch.int32)
+    total = output_size if output_size is not None else int(ends[-1].item())
+    # Where one number's copies end the next one's begin.
+    steps = torch.zeros(total + 1, dtype=torch.int32, device=repeats.device)
+    steps = steps.index_add(0, ends, torch.ones_like(ends))
+    return steps[:total].cumsum(0, dtype=repeats.dtype)
+
+
 KERNELS = {
     "nonzero": nonzero,
     "nonzero.out": nonzero_out,
     "masked_select": masked_select,
     "masked_select.out": masked_select_out,
     "bincount": bincount,
+    "repeat_interleave.Tensor": repeat_interleave,
 }
 
 

@@ -223,11 +223,10 @@ def _triu_indices(rows: int, columns: int, offset: int = 0, **options: Any) -> T
 @decomposition("aten::linspace")
 def _linspace(start: Any, end: Any, steps: int, **options: Any) -> Tensor:
     dtype = options.get("dtype") or torch.get_default_dtype()
+    start, end = _ends(start, end, dtype)
     if steps == 1:
         return torch.full((1,), start, dtype=dtype, device="meta")
     step = (end - start) / max(steps - 1, 1)
-    if not dtype.is_floating_point:
-        step = float(step)
     number = torch.arange(steps, device="meta")
     # From both ends, so that both are met.
     up = start + number.to(torch.float32) * step
@@ -235,7 +234,13 @@ def _linspace(start: Any, end: Any, steps: int, **options: Any) -> Tensor:
     return torch.where(number < steps // 2, up, down).to(dtype)
 
 
+def _ends(start: Any, end: Any, dtype: torch.dtype) -> tuple[Any, Any]:
+    """Between integers if the result is of integers."""
+    return (start, end) if dtype.is_floating_point else (int(start), int(end))
+
+
 @decomposition("aten::logspace")
 def _logspace(start: Any, end: Any, steps: int, base: float = 10.0, **options: Any) -> Tensor:
     dtype = options.get("dtype") or torch.get_default_dtype()
+    start, end = _ends(start, end, dtype)
     return torch.pow(base, _linspace(start, end, steps, dtype=torch.float32)).to(dtype)

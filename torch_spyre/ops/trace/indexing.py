@@ -166,9 +166,7 @@ def _coordinates(tracer: Tracer, x: Tensor, dim: int, index: Tensor) -> list[Ten
     if x.dim() == 0:
         return [index.reshape(1)]
     dim %= x.dim()
-    return [
-        index if d == dim else _along(tracer, index.shape, d) for d in range(max(x.dim(), 1))
-    ]
+    return [index if d == dim else _along(tracer, index.shape, d) for d in range(max(x.dim(), 1))]
 
 
 @leaf("aten::take")
@@ -209,9 +207,7 @@ def _expanded_indices(
 @leaf("aten::index.Tensor", "aten::_unsafe_index.Tensor")
 def index(tracer: Tracer, func: Any, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     named = [d for d, i in enumerate(indices) if i is not None]
-    is_plain = all(
-        i is None or i.dtype not in (torch.bool, torch.uint8) for i in indices
-    )
+    is_plain = all(i is None or i.dtype not in (torch.bool, torch.uint8) for i in indices)
     if is_plain and len(named) == 1 and x.numel():
         (dim,) = named
         own = indices[dim]
@@ -230,9 +226,7 @@ def index(tracer: Tracer, func: Any, x: Tensor, indices: Sequence[Tensor | None]
 # ---- Scattering ---------------------------------------------------------------------------------
 
 
-def _scatter(
-    tracer: Tracer, opcode: str, x: Tensor, place: Tensor, source: Tensor
-) -> Tensor:
+def _scatter(tracer: Tracer, opcode: str, x: Tensor, place: Tensor, source: Tensor) -> Tensor:
     """x with elements of the source put, or accumulated, where `place` says."""
     is_int = kind_of(x.dtype) is Kind.INT
     wide = x.dtype if opcode == "scatter" else torch.int32 if is_int else torch.float32
@@ -404,6 +398,43 @@ def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     return torch.ops.aten.index_put(x, indices, value.to(x.dtype))
 
 
+@decomposition("aten::put")
+def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    flat = torch.ops.aten.index_put(
+        x.reshape(-1), [index.reshape(-1)], source.reshape(-1), accumulate
+    )
+    return flat.view(x.shape)
+
+
+@decomposition("aten::index_reduce")
+def index_reduce(
+    x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    if x.dim() == 0:
+        found = index_reduce(
+            x.view(1), 0, index.view(-1), source.view(-1), reduce, include_self=include_self
+        )
+        return found.view(())
+    shape = [1] * x.dim()
+    shape[dim] = index.numel()
+    places = index.to(torch.int64).view(shape).expand(source.shape)
+    return torch.ops.aten.scatter_reduce.two(
+        x, dim, places, source, reduce, include_self=include_self
+    )
+
+
+@decomposition("aten::embedding_renorm")
+def embedding_renorm(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -> Tensor:
+    """Rows that an index names are shortened to `max_norm`."""
+    flat = index.reshape(-1)
+    ones = torch.ones(flat.shape, dtype=torch.float32, device=weight.device)
+    named = torch.zeros(weight.shape[0], dtype=torch.float32, device=weight.device)
+    named = torch.ops.aten.index_put(named, [flat], ones).unsqueeze(1)
+    norm = torch.linalg.vector_norm(weight, norm_type, 1, keepdim=True, dtype=torch.float32)
+    factor = torch.where((named > 0) & (norm > max_norm), max_norm / (norm + 1e-7), 1.0)
+    return (weight * factor).to(weight.dtype)
+
+
 @decomposition("aten::embedding_dense_backward")
 def embedding_backward(
     grad: Tensor, index: Tensor, rows: int, padding_idx: int, scale_by_frequency: bool
@@ -419,6 +450,44 @@ def embedding_backward(
         grads = (grads / counts[flat].unsqueeze(1)).to(grad.dtype)
     weight = torch.zeros((rows, grads.shape[1]), dtype=grad.dtype, device=grad.device)
     return torch.ops.aten.index_put(weight, [flat], grads, True)
+
+
+# ---- Among sorted numbers -----------------------------------------------------------------------
+
+# A place is found by comparing with all of them, while that is not too many comparisons.
+_MOST_COMPARISONS = 1 << 22
+
+
+@decomposition("aten::searchsorted.Tensor", "aten::searchsorted.Scalar")
+def searchsorted(
+    numbers: Tensor,
+    x: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    if not isinstance(x, Tensor):
+        x = torch.full((), x, dtype=numbers.dtype, device=numbers.device)
+    if sorter is not None:
+        numbers = numbers.gather(-1, sorter)
+    if x.numel() * numbers.shape[-1] > _MOST_COMPARISONS:
+        raise UnsupportedError("too many numbers to compare with all of them")
+    if numbers.dim() > 1:
+        numbers = numbers.unsqueeze(-2)
+    each = x.unsqueeze(-1)
+    is_right = right or side == "right"
+    # Not greater, rather than less: NaN is behind everything.
+    is_before = torch.logical_not(numbers > each if is_right else numbers >= each)
+    return is_before.to(torch.int32).sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+
+
+@decomposition("aten::bucketize.Tensor")
+def bucketize(
+    x: Tensor, numbers: Tensor, *, out_int32: bool = False, right: bool = False
+) -> Tensor:
+    return searchsorted(numbers, x, out_int32=out_int32, right=right)
 
 
 # ---- Extremes and where they are ----------------------------------------------------------------
@@ -627,9 +696,7 @@ def running_extreme(tracer: Tracer, func: Any, x: Tensor, dim: int) -> tuple[Ten
 def random(tracer: Tracer, func: Any, x: Tensor, *args: Any, **options: Any) -> Tensor:
     entry = func.name().removeprefix("aten::").partition(".")[0]
     names = [argument.name for argument in func._schema.arguments]
-    defaults = {
-        a.name: a.default_value for a in func._schema.arguments if a.has_default_value()
-    }
+    defaults = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
     given = {**defaults, **dict(zip(names[1:], args, strict=False)), **options}
     arguments = {
         name: ScalarMeta(torch.float64, -1, True, value)

@@ -55,7 +55,9 @@ def copied_into(tracer: Tracer, func: Any, to: torch.Tensor, source: torch.Tenso
 
 
 @leaf("aten::cat")
-def joined(tracer: Tracer, func: Any, tensors: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
+def joined(
+    tracer: Tracer, func: Any, tensors: Sequence[torch.Tensor], dim: int = 0
+) -> torch.Tensor:
     """Parts write their slices of one tensor."""
     result: torch.Tensor = func(tensors, dim)
     if result.numel() == 0:
@@ -126,8 +128,10 @@ def counted(tracer: Tracer, func: Any, *args: Any, **kwargs: Any) -> torch.Tenso
     if not whole:
         with tracer:
             return torch.arange(result.numel(), device="meta", dtype=result.dtype) * step + start
-    counts = result if result.dtype in (torch.int32, torch.int64) else tracer.new(
-        result.shape, torch.int32
+    counts = (
+        result
+        if result.dtype in (torch.int32, torch.int64)
+        else tracer.new(result.shape, torch.int32)
     )
     into = tracer.result(counts)
     count_into(tracer, into, start, step)
@@ -298,9 +302,7 @@ def extreme(
     return reduce(tracer, f"{opcode}_int", tensor, dims, result, 0)
 
 
-@leaf(
-    *(f"aten::{name}{overload}" for name in ("any", "all") for overload in ("", ".dim", ".dims"))
-)
+@leaf(*(f"aten::{name}{overload}" for name in ("any", "all") for overload in ("", ".dim", ".dims")))
 def quantified(
     tracer: Tracer, func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any
 ) -> torch.Tensor:

@@ -122,8 +122,10 @@ class _Planner:
         if root is not None and _is_same_view(root[0], meta):
             self.inputs[meta.index] = (root[0], root[1])
             return root[1]
-        reach = meta.offset + 1 + sum(
-            (n - 1) * step for n, step in zip(meta.size, meta.stride, strict=True)
+        reach = (
+            meta.offset
+            + 1
+            + sum((n - 1) * step for n, step in zip(meta.size, meta.stride, strict=True))
         )
         numel = max(meta.storage_numel, reach, 1)
         storage = torch.empty(numel, dtype=meta.dtype, device="meta")

@@ -117,13 +117,13 @@ def _resampled(x: Tensor, sizes: Sequence[int], scales: Sequence[Any], taps: Tap
         # Weights of 0 and 1 are what is left where a dimension keeps its size.
         if x.shape[dim] == result and (scale is None or scale == 1):
             continue
-        parts = []
-        for index, weight in taps(x.shape[dim], result, scale, x.device):
-            source = total if weight is None else total.to(torch.float32)
-            parts.append(_weighted(source.index_select(dim, index), dim, weight))
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
+        found = taps(x.shape[dim], result, scale, x.device)
+        weights = [weight for _, weight in found if weight is not None]
+        # All taps in one gather.
+        total = total.index_select(dim, torch.cat([index for index, _ in found]))
+        if weights:
+            total = _weighted(total.to(torch.float32), dim, torch.cat(weights))
+            total = total.unflatten(dim, (len(found), result)).sum(dim)
     return total.to(x.dtype) if total is not x else x.clone()
 
 

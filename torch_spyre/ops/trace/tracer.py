@@ -291,6 +291,10 @@ _META_ONLY = frozenset(
 )
 
 
+# New tensors: `out=` says of what dtype they are.
+_MADE_LIKE_OUT = frozenset(["eye", "linspace", "logspace"])
+
+
 def write_results(
     func: Any,
     args: Sequence[Any],
@@ -329,6 +333,8 @@ def run_functional(
         packet = getattr(torch.ops.aten, name[:-1], None)
         if packet is None:
             raise UnsupportedError(f"{name} has no functional form")
+    if name in _MADE_LIKE_OUT:
+        kept.setdefault("dtype", targets[0].dtype)
     result = packet(*positional, **kept)
     results = list(result) if isinstance(result, list | tuple) else [result]
     return results[: len(targets)], targets

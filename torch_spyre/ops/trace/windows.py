@@ -214,7 +214,9 @@ def _pool_shape(
 ) -> tuple[list[int], list[int]]:
     """How many places there are, and how much padding lies behind the tensor for them."""
     out, after = [], []
-    for n, k, s, p, d in zip(x.shape[-len(kernel) :], kernel, stride, padding, dilation, strict=True):
+    for n, k, s, p, d in zip(
+        x.shape[-len(kernel) :], kernel, stride, padding, dilation, strict=True
+    ):
         reach = d * (k - 1) + 1
         count = -(-(n + 2 * p - reach) // s) + 1 if ceil else (n + 2 * p - reach) // s + 1
         if ceil and (count - 1) * s >= n + p:  # the last window must start inside
