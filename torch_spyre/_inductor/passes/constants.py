@@ -8,7 +8,6 @@ from torch_spyre import _C
 
 from ..graph import COPIES, Buffer, Constant, Op, Operand, Read, SpyreGraph
 
-
 # Operations that write their constant as it is.
 _FILLS = (*COPIES, "int_to_float")
 
