@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 aten = torch.ops.aten
 
@@ -49,20 +49,20 @@ def numbers(*size: int) -> torch.Tensor:
     ],
 )
 def test_interpolation_takes_the_taps_that_pytorch_takes(mode, size, to, align_corners):
-    agree(F.interpolate, numbers(*size), to, mode=mode, align_corners=align_corners)
+    agree(functional.interpolate, numbers(*size), to, mode=mode, align_corners=align_corners)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
 @pytest.mark.parametrize("scale", [0.6, 1.7, 3.0])
 def test_a_scale_names_the_nearest_elements(mode, scale):
-    agree(F.interpolate, numbers(2, 3, 5, 7), scale_factor=scale, mode=mode)
+    agree(functional.interpolate, numbers(2, 3, 5, 7), scale_factor=scale, mode=mode)
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest"])
 def test_the_gradient_of_an_interpolation_returns_to_its_taps(mode):
     def gradient(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         x = x.detach().requires_grad_()
-        (F.interpolate(x, (8, 4), mode=mode) * weight).sum().backward()
+        (functional.interpolate(x, (8, 4), mode=mode) * weight).sum().backward()
         assert x.grad is not None
         return x.grad
 
@@ -74,13 +74,13 @@ def test_the_gradient_of_an_interpolation_returns_to_its_taps(mode):
 def test_a_grid_samples_outside_of_the_image_as_its_padding_says(mode, padding):
     grid = numbers(2, 3, 5, 2) * 1.5
     options = {"mode": mode, "padding_mode": padding, "align_corners": False}
-    agree(F.grid_sample, numbers(2, 3, 5, 7), grid, **options)
+    agree(functional.grid_sample, numbers(2, 3, 5, 7), grid, **options)
 
 
 @pytest.mark.parametrize(("size", "to"), [((1, 4, 4, 4), (2, 3)), ((2, 3, 7, 5), (3, 5))])
 def test_adaptive_windows_cover_what_pytorchs_cover(size, to):
-    agree(F.adaptive_max_pool2d, numbers(*size), to, return_indices=True)
-    agree(F.adaptive_avg_pool2d, numbers(*size), to)
+    agree(functional.adaptive_max_pool2d, numbers(*size), to, return_indices=True)
+    agree(functional.adaptive_avg_pool2d, numbers(*size), to)
 
 
 def test_rows_of_rows_are_the_rows_that_both_indices_name():

@@ -228,6 +228,11 @@ def _linspace(start: Any, end: Any, steps: int, **options: Any) -> Tensor:
         return torch.full((1,), start, dtype=dtype, device="meta")
     step = (end - start) / max(steps - 1, 1)
     number = torch.arange(steps, device="meta")
+    gaps = steps - 1
+    if not dtype.is_floating_point and max(abs(start), abs(end)) * gaps < 2**30:
+        # Exactly: 32-bit floats would miss an integer that is met by a hair.
+        counts = number * (end - start) + start * gaps
+        return torch.div(counts, gaps, rounding_mode="trunc").to(dtype)
     # From both ends, so that both are met.
     up = start + number.to(torch.float32) * step
     down = end - (steps - 1 - number).to(torch.float32) * step

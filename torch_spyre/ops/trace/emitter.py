@@ -40,6 +40,7 @@ class GraphEmitter:
 
     def temp(self, size: Sizes, dtype: torch.dtype, order: Sizes | None = None) -> View:
         """A dense temporary; its layout is up to the passes, whatever `order` says."""
+        del order
         buffer = self.graph.temporary(size, dtype)
         return View(self.add(buffer), _UNDECIDED, size, buffer.stride, 0, dtype)
 
@@ -128,9 +129,7 @@ class GraphEmitter:
         for i, step in zip(kept, first.strides, strict=True):
             stride[i] = step
         source = Bind("buffer", self._buffers.index(first.buffer))
-        return View(
-            source, _UNDECIDED, view.size, tuple(stride), first.offset, first.buffer.dtype
-        )
+        return View(source, _UNDECIDED, view.size, tuple(stride), first.offset, first.buffer.dtype)
 
 
 def _constant(word: Input) -> Constant:

@@ -75,8 +75,7 @@ def index_select(tracer: Tracer, func: Any, x: Tensor, dim: int, index: Tensor) 
     if x.dim() == 0:
         return tracer.convert(x, tracer.new((), x.dtype))
     dim %= x.dim()
-    result = gather_rows(tracer, x, dim, index.reshape(-1))
-    return result
+    return gather_rows(tracer, x, dim, index.reshape(-1))
 
 
 @leaf("aten::embedding")
@@ -311,7 +310,7 @@ def scatter_reduce(
     counts = _scattered(tracer, "scatter_add", zeros, dim, index, ones)
     start = x
     if not include_self:
-        neutral = {"sum": 0, "mean": 0, "prod": 1}.get(reduce)
+        neutral: float | None = {"sum": 0, "mean": 0, "prod": 1}.get(reduce)
         if neutral is None:
             is_max = reduce == "amax"
             if x.dtype.is_floating_point:

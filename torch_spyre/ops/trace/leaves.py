@@ -223,9 +223,7 @@ def reduce(
     over = View(
         output.source, output.storage, tuple(size), tuple(stride), output.offset, output.dtype
     )
-    tracer.emitter.emit(
-        opcode, "reduction", tuple(source.shape), [operand], over, tuple(dims)
-    )
+    tracer.emitter.emit(opcode, "reduction", tuple(source.shape), [operand], over, tuple(dims))
     return into
 
 

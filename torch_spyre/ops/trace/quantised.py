@@ -1,4 +1,4 @@
-"""Products of quantised matrices: the card widens fp8 to its 16-bit float, which holds it exactly."""
+"""Products of quantised matrices: fp8 is widened to the 16-bit float, which holds it exactly."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from torch_spyre.ops.trace.decompositions import decomposition
 
@@ -42,7 +42,7 @@ def padded(x: Tensor, before: Sizes, after: Sizes, value: float = 0) -> Tensor:
     pairs: list[int] = []
     for low, high in reversed(list(zip(before, after, strict=True))):
         pairs += [low, high]
-    return (F.pad(x, pairs, value=value) if any(pairs) else x).contiguous()
+    return (functional.pad(x, pairs, value=value) if any(pairs) else x).contiguous()
 
 
 def spread(x: Tensor, stride: Sizes) -> Tensor:
