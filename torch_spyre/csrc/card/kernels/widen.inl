@@ -71,13 +71,12 @@ SPYRE_INLINE __m512i narrow_numbers(const Widened& numbers, uint32_t& rare) {
 SPYRE_INLINE __m512 round_numbers(__m512 numbers) {
   const __m512i word = _mm512_castps_si512(numbers);
   const __m512i magnitude = magnitude_of(word);
-  const __m512i rounded =
-      _mm512_maskz_max_epi32(is_not_zero(magnitude),
-                             _mm512_add_epi32(magnitude, _mm512_set1_epi32(0x2000)),
-                             _mm512_set1_epi32(Sen169::kRebias + Sen169::kCode));
+  const __m512i rounded = _mm512_maskz_max_epi32(
+      is_not_zero(magnitude), _mm512_add_epi32(magnitude, _mm512_set1_epi32(0x2000)),
+      _mm512_set1_epi32(Sen169::kRebias + Sen169::kCode));
   constexpr int kSelect = 0xCA;  // a ? b : c
-  const __m512i with_sign = _mm512_ternarylogic_epi32(
-      _mm512_set1_epi32(static_cast<int>(kSignBit)), word, rounded, kSelect);
+  const __m512i with_sign = _mm512_ternarylogic_epi32(_mm512_set1_epi32(static_cast<int>(kSignBit)),
+                                                      word, rounded, kSelect);
   return _mm512_castsi512_ps(_mm512_and_si512(with_sign, _mm512_set1_epi32(~0x3FFF)));
 }
 
@@ -124,8 +123,8 @@ SPYRE_INLINE __m256i narrow_numbers(const Widened& numbers, uint32_t& rare) {
   const __m256i second = _mm256_castps_si256(numbers.second);
   const __m256i magnitude[] = {magnitude_of(first), magnitude_of(second)};
   const __m256i largest = _mm256_max_epi32(magnitude[0], magnitude[1]);
-  rare |= static_cast<uint32_t>(_mm256_movemask_epi8(
-      _mm256_cmpgt_epi32(largest, _mm256_set1_epi32(Sen169::kOverflow - 1))));
+  rare |= static_cast<uint32_t>(
+      _mm256_movemask_epi8(_mm256_cmpgt_epi32(largest, _mm256_set1_epi32(Sen169::kOverflow - 1))));
   // Packing stays within 128 bits: quarters 0, 2, 1, 3. It saturates, which keeps the signs.
   const __m256i code =
       _mm256_packus_epi32(narrow_magnitudes(magnitude[0]), narrow_magnitudes(magnitude[1]));
@@ -138,9 +137,8 @@ SPYRE_INLINE __m256i narrow_numbers(const Widened& numbers, uint32_t& rare) {
 SPYRE_INLINE __m256 round_numbers(__m256 numbers) {
   const __m256i word = _mm256_castps_si256(numbers);
   const __m256i magnitude = magnitude_of(word);
-  const __m256i rounded =
-      _mm256_max_epi32(_mm256_add_epi32(magnitude, _mm256_set1_epi32(0x2000)),
-                       _mm256_set1_epi32(Sen169::kRebias + Sen169::kCode));
+  const __m256i rounded = _mm256_max_epi32(_mm256_add_epi32(magnitude, _mm256_set1_epi32(0x2000)),
+                                           _mm256_set1_epi32(Sen169::kRebias + Sen169::kCode));
   const __m256i number = _mm256_andnot_si256(is_zero(magnitude), rounded);
   const __m256i with_sign = _mm256_or_si256(number, _mm256_xor_si256(word, magnitude));
   return _mm256_castsi256_ps(_mm256_and_si256(with_sign, _mm256_set1_epi32(~0x3FFF)));
