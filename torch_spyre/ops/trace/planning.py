@@ -26,7 +26,9 @@ from torch_spyre.ops.trace import (  # noqa: F401 (they register)
     grid_sampling,
     indexing,
     launches,
+    order,
     quantised,
+    random_numbers,
     resampling,
     windows,
 )
