@@ -17,7 +17,7 @@ from torch_spyre._inductor.graph import Op, Read
 from torch_spyre.ops.formats import Kind, kind_of
 from torch_spyre.ops.plan import UnsupportedError
 from torch_spyre.ops.trace.tracer import Leaf, Tracer
-from torch_spyre.ops.views import View, float_constant
+from torch_spyre.ops.views import View, float_constant, int_constant
 
 LEAVES: dict[str, Leaf] = {}
 
@@ -146,9 +146,7 @@ def count_into(tracer: Tracer, into: View, start: int, step: int) -> None:
     buffer = tracer.emitter.buffer(into.source)
     segment = tracer.emitter.segment
     if not extents:
-        with tracer:
-            pass
-        tracer.compute({}, into).convert(_int_word(start), into, torch.int32)
+        tracer.compute({}, into).convert(int_constant(start), into, torch.int32)
         return
     tracer.graph.ops.append(
         Op(
@@ -161,12 +159,6 @@ def count_into(tracer: Tracer, into: View, start: int, step: int) -> None:
             kernel=segment,
         )
     )
-
-
-def _int_word(value: int) -> Any:
-    from torch_spyre.ops.views import int_constant
-
-    return int_constant(value)
 
 
 def _plain(value: Any) -> Any:
