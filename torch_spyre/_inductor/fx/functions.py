@@ -15,8 +15,7 @@ from torch.nn import functional
 
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.ops import decompositions
-
-from .attention import attention
+from torch_spyre.ops.attention import attention
 
 
 def rms_norm(

@@ -88,8 +88,8 @@ class Panel {
     }
   }
 
-  // The source is contiguous along `a`, the destination along `b`: converts runs of the source
-  // into a buffer and transposes that.
+  // The source is contiguous along `a`, the destination along `b`: transposes tiles; of runs of
+  // the source that were converted into a buffer, if they have to be.
   void transpose(const Loop& a, const Loop& b, const std::byte* from, std::byte* to) {
     const int64_t elements = kBufferBytes / codec_.to_bytes;
     const int64_t b_tile = std::min<int64_t>(b.extent, a.extent < 64 ? elements / 64 : 64);
@@ -100,11 +100,17 @@ class Panel {
       for (int64_t j = 0; j < b.extent; j += b_tile) {
         const int64_t height = std::min(b_tile, b.extent - j);
         const std::byte* source = from + i * a.from + j * b.from;
+        std::byte* target = to + i * a.to + j * b.to;
+        if (codec_.convert == nullptr) {
+          table_.move_tile(codec_.to_bytes, source, b.from, codec_.to_bytes, target, b.to, a.to,
+                           height, width);
+          continue;
+        }
         for (int64_t k = 0; k < height; ++k) {
           convert(source + k * b.from, converted_ + k * row, width);
         }
-        table_.move_tile(codec_.to_bytes, converted_, row, codec_.to_bytes,
-                         to + i * a.to + j * b.to, b.to, a.to, height, width);
+        table_.move_tile(codec_.to_bytes, converted_, row, codec_.to_bytes, target, b.to, a.to,
+                         height, width);
       }
     }
   }

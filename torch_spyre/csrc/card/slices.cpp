@@ -263,6 +263,11 @@ class Cut {
 }  // namespace
 
 size_t run_in_slices(std::span<const Unit> units, const std::function<void(const Unit&)>& run) {
+  // What is no longer than a slice need not be looked at.
+  const bool is_short = std::all_of(units.begin(), units.end(), [](const Unit& unit) {
+    return unit[0].iterations() * unit[0].lanes <= kLeastElements;
+  });
+  if (is_short) return 0;
   const int rank = units[0][0].record->rank;
   size_t most = 0;
   int best = -1;

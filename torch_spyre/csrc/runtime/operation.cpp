@@ -22,6 +22,7 @@
 #include "runtime/planner.h"
 #include "runtime/resize.h"
 #include "runtime/view.h"
+#include "runtime/weights.h"
 
 namespace spyre {
 namespace {
@@ -412,6 +413,7 @@ void launch(const Call& call, const EagerPlan& plan, const std::vector<at::Tenso
 
 // Returns the tensors that the operation returns, or nothing if the card can't do it.
 std::optional<std::vector<at::Tensor>> execute(Call& call) {
+  lay_out_weight(call.name, call.values);
   const auto written = materialize_arguments(call);
   describe_arguments(call);
   auto plan = cached_operation_plan(call.key, call.name, call.specs);
@@ -500,7 +502,8 @@ void operation_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       device_format(c10::ScalarType::ComplexDouble);  // says which dtypes there are
     }
   }
-  if (!is_describable(call) || !schema.name().starts_with("aten::")) {
+  const bool is_ours = schema.name().starts_with("aten::") || schema.name().starts_with("spyre::");
+  if (!is_describable(call) || !is_ours) {
     for (size_t index = 0; index < count; ++index) {
       (*stack)[stack->size() - count + index] = std::move(call.values[index]);
     }

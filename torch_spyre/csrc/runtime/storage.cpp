@@ -205,7 +205,31 @@ void record_use(const c10::DataPtr& data, const c10::Stream& stream) {
   driver(storage.device).record_use(storage.address, queue_of(stream));
 }
 
+namespace {
+
+std::mutex threads_mutex;
+int threads_seen = 0;
+
+// Waits while another thread is at work as the only one.
+void make_known() {
+  thread_local bool is_known = false;
+  if (is_known) return;
+  const WithoutPythonLock unlocked;  // the other one may need it
+  const std::lock_guard lock(threads_mutex);
+  ++threads_seen;
+  is_known = true;
+}
+
+}  // namespace
+
+void while_only_thread(const std::function<void()>& work) {
+  make_known();
+  const std::lock_guard lock(threads_mutex);
+  if (threads_seen == 1) work();
+}
+
 const CardStorage& card_storage(const c10::DataPtr& data) {
+  make_known();
   const CardStorage* storage = find_storage(data);
   TORCH_CHECK(storage != nullptr,
               "this storage is not backed by card memory: it was not made by the spyre allocator");

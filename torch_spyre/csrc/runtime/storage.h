@@ -13,6 +13,9 @@
 #include <c10/core/Stream.h>
 #include <c10/util/ArrayRef.h>
 
+#include <atomic>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -22,6 +25,9 @@
 namespace spyre {
 
 using LayoutPtr = std::shared_ptr<const SpyreTensorLayout>;
+
+// What products have made of a storage so far (runtime/weights.h).
+enum class WeightUse : uint8_t { None, Once, Settled };
 
 struct CardStorage {
   c10::DeviceIndex device = -1;
@@ -33,6 +39,7 @@ struct CardStorage {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   int64_t numel = 0;  // elements of the host image; bytes while the dtype is not known
   mutable bool is_written = false;  // untyped: has anybody put bytes there?
+  mutable std::atomic<WeightUse> use = WeightUse::None;
 
   bool is_untyped() const { return dtype == c10::ScalarType::Undefined; }
 };
@@ -64,5 +71,9 @@ void record_use(const c10::DataPtr& data, const c10::Stream& stream);
 // The record behind a Spyre storage. Throws for a storage that is not ours.
 const CardStorage& card_storage(const c10::Storage& storage);
 const CardStorage& card_storage(const c10::DataPtr& data);
+
+// Does the work if no thread but this one has ever looked at a storage's record; until it is done,
+// none will. Only then may a storage get another block without its users knowing.
+void while_only_thread(const std::function<void()>& work);
 
 }  // namespace spyre

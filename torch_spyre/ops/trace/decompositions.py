@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torch_spyre.ops import decompositions as shared
+from torch_spyre.ops.attention import attention
 from torch_spyre.ops.trace.leaves import reduced_dims
 from torch_spyre.ops.trace.tracer import Leaf
 
@@ -48,6 +49,21 @@ def _add_product(bias: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: An
     if beta == 0:
         return product
     return product + (bias if beta == 1 else bias * beta)
+
+
+@decomposition("spyre::attention")
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+) -> Tensor:
+    from torch_spyre._inductor.fx import custom_ops  # noqa: F401  defines torch.ops.spyre
+
+    # PyTorch has compared the heads; it does not say whether they were allowed to differ.
+    return attention(query, key, value, bias, 0.0, is_causal, scale=scale, enable_gqa=True)
 
 
 @decomposition("aten::addbmm")

@@ -309,7 +309,7 @@ def quantified(
 # ---- Products of matrices -----------------------------------------------------------------------
 
 
-@leaf("aten::mm", "aten::bmm")
+@leaf("aten::mm", "aten::bmm", "spyre::bmm_to_float")
 def product(
     tracer: Tracer, func: Any, left: torch.Tensor, right: torch.Tensor, *dtype: Any
 ) -> torch.Tensor:

@@ -1,4 +1,5 @@
-"""Scaled dot product attention through matmul and softmax, with scores in 32 bits.
+"""Scaled dot product attention through matmul and softmax, with scores in 32 bits; for eager
+operations and compiled graphs alike.
 
 PyTorch's own decomposition converts everything to float32 for 16-bit inputs, which quarters the
 rate of the matrix units. The card multiplies 16-bit operands and accumulates in 32 bits anyway, so
