@@ -67,9 +67,7 @@ def test_is_one_plan_and_right(name: str) -> None:
     wanted = functional.scaled_dot_product_attention(*exact, **rest)
     torch.spyre.reset_fallback_stats()
     found: list[torch.Tensor] = []
-    plans = plans_of(
-        lambda: found.append(functional.scaled_dot_product_attention(*card, **rest))
-    )
+    plans = plans_of(lambda: found.append(functional.scaled_dot_product_attention(*card, **rest)))
     assert [plan.operation for plan in plans if "attention" in plan.operation] in (
         ["spyre::attention"],
         [],  # planned by an earlier test
