@@ -68,7 +68,8 @@ test-python: setup
 CHECKED := SPYRE_CARD_CHECK=1 $(BIN)/python -m pytest -n 2 -q -m "not slow"
 test-checked: setup
 	$(CHECKED) tests/_inductor/test_compiled_ops.py tests/_inductor/test_compiled_graphs.py \
-	    tests/_inductor/test_regressions.py
+	    tests/_inductor/test_regressions.py tests/_inductor/test_dynamic_shapes.py \
+	    tests/_inductor/test_concatenation.py tests/_inductor/test_softmax_traffic.py
 	$(CHECKED) tests/_inductor/test_compiled_breadth.py -k float16-odd
 
 test-slow: setup  ## the slow tests

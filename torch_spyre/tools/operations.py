@@ -163,10 +163,15 @@ def _by_module(registry: Mapping[str, Callable[..., object]]) -> Iterator[tuple[
 
 
 def _registry(title: str, registry: Mapping[str, Callable[..., object]]) -> Iterator[str]:
-    for module, names in _by_module(registry):
+    for module, names in _by_module({n: each for n, each in registry.items() if _is_aten(n)}):
         path = f"{module.replace('.', '/')}.py"
         table = "\n".join(_table(names))
         yield f"### {title}: `{path}`\n\n{_summary(module)}\n\n{table}"
+
+
+def _is_aten(name: str) -> bool:
+    """Others are our own, for use inside of these."""
+    return name.startswith("aten::")
 
 
 def _traced_sections() -> Iterator[str]:

@@ -31,15 +31,19 @@ bool needs_parts(const Tensor& tensor) {
 int64_t choose(const Tensor& query, const Tensor& key, const Tensor& value,
                const optional<Tensor>& mask, double dropout, bool /*is_causal*/,
                optional<double> /*scale*/, bool /*enable_gqa*/) {
-  bool is_composed = dropout > 0 || query.dim() < 3 || query.numel() == 0 || key.numel() == 0;
-  for (const Tensor* tensor : {&query, &key, &value}) {
-    is_composed |= needs_parts(*tensor) || tensor->device() != query.device() ||
-                   tensor->scalar_type() != query.scalar_type();
+  constexpr auto kMath = static_cast<int64_t>(sdp::SDPBackend::math);
+  const bool has_mask = mask && mask->defined();
+  if (needs_parts(query) || needs_parts(key) || needs_parts(value) ||
+      (has_mask && needs_parts(*mask))) {
+    return kMath;  // and its sizes may be symbols
   }
-  if (mask && mask->defined()) {
-    is_composed |= needs_parts(*mask) || mask->device() != query.device();
+  bool is_composed = dropout > 0 || query.dim() < 3 || query.numel() == 0 || key.numel() == 0 ||
+                     (has_mask && mask->device() != query.device());
+  for (const Tensor* tensor : {&key, &value}) {
+    is_composed |=
+        tensor->device() != query.device() || tensor->scalar_type() != query.scalar_type();
   }
-  return static_cast<int64_t>(is_composed ? sdp::SDPBackend::math : sdp::SDPBackend::overrideable);
+  return is_composed ? kMath : static_cast<int64_t>(sdp::SDPBackend::overrideable);
 }
 
 // `spyre::attention`, with the rest that PyTorch's form returns for a backward that never comes.
@@ -54,8 +58,14 @@ attention_and_nothing_else(const Tensor& query, const Tensor& key, const Tensor&
                              .typed<Tensor(const Tensor&, const Tensor&, const Tensor&,
                                            const optional<Tensor>&, bool, optional<double>)>();
   return {op.call(query, key, value, bias, is_causal, scale),
-          Tensor(), Tensor(), Tensor(), query.sym_size(-2), key.sym_size(-2),
-          Tensor(), Tensor(), Tensor()};
+          Tensor(),
+          Tensor(),
+          Tensor(),
+          query.sym_size(-2),
+          key.sym_size(-2),
+          Tensor(),
+          Tensor(),
+          Tensor()};
 }
 
 // Strides as the query's: models go back to [batch, length, heads, width], which is then a view.
@@ -92,8 +102,7 @@ TORCH_LIBRARY_IMPL(spyre, PrivateUse1, m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("_scaled_dot_product_fused_attention_overrideable",
-         TORCH_FN(attention_and_nothing_else));
+  m.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(attention_and_nothing_else));
 }
 
 }  // namespace spyre

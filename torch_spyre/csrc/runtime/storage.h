@@ -14,7 +14,6 @@
 #include <c10/util/ArrayRef.h>
 
 #include <atomic>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -26,9 +25,6 @@ namespace spyre {
 
 using LayoutPtr = std::shared_ptr<const SpyreTensorLayout>;
 
-// What products have made of a storage so far (runtime/weights.h).
-enum class WeightUse : uint8_t { None, Once, Settled };
-
 struct CardStorage {
   c10::DeviceIndex device = -1;
   Address address = 0;
@@ -38,8 +34,8 @@ struct CardStorage {
   // to the storage decides.
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   int64_t numel = 0;  // elements of the host image; bytes while the dtype is not known
-  mutable bool is_written = false;  // untyped: has anybody put bytes there?
-  mutable std::atomic<WeightUse> use = WeightUse::None;
+  mutable bool is_written = false;               // untyped: has anybody put bytes there?
+  mutable std::atomic<bool> is_settled = false;  // its layout was looked at (runtime/weights.h)
 
   bool is_untyped() const { return dtype == c10::ScalarType::Undefined; }
 };

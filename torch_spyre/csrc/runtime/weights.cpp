@@ -17,8 +17,12 @@ int weight_argument(const std::string& operation) {
   return -1;
 }
 
-bool is_recorded(const at::Tensor& tensor) {
-  return at::GradMode::is_enabled() && tensor.requires_grad();
+// Is it a parameter, or a view of one, of which no gradient is asked now? (C++ knows parameters
+// only as leaves that can have one.)
+bool is_parameter_at_rest(const at::Tensor& tensor) {
+  if (at::GradMode::is_enabled()) return false;
+  const at::TensorBase& base = tensor.is_view() ? tensor._base() : tensor;
+  return base.requires_grad() && base.is_leaf();
 }
 
 bool is_transposed_whole(const at::Tensor& tensor) {
@@ -38,29 +42,28 @@ void lay_out_weight(const std::string& operation, const std::vector<c10::IValue>
   if (!tensor.defined() || !tensor.device().is_privateuseone()) {
     return;
   }
-  std::atomic<WeightUse>& use = card_storage(tensor.storage()).use;
-  if (use == WeightUse::Settled) {
+  std::atomic<bool>& is_settled = card_storage(tensor.storage()).is_settled;
+  if (is_settled) {
     return;
   }
   if (is_lookup) {
-    use = WeightUse::Settled;
-  } else if (is_recorded(tensor) || is_reinterpreted(tensor) || !is_transposed_whole(tensor)) {
+    is_settled = true;
     return;
-  } else if (use == WeightUse::None) {
-    use = WeightUse::Once;
-  } else {
-    use = WeightUse::Settled;
-    const at::Tensor weight = tensor.t();
-    if (*card_storage(tensor.storage()).layout !=
-        *default_layout(weight.sizes(), weight.strides(), weight.scalar_type())) {
-      return;  // somebody chose another
-    }
-    while_only_thread([&] {
-      set_layout(weight, SpyreTensorLayout::from_host(weight.sizes().vec(), weight.strides().vec(),
-                                                      device_format(weight.scalar_type()), {1, 0}));
-      card_storage(weight.storage()).use = WeightUse::Settled;  // of the new block
-    });
   }
+  if (!is_parameter_at_rest(tensor) || is_reinterpreted(tensor) || !is_transposed_whole(tensor)) {
+    return;
+  }
+  is_settled = true;
+  const at::Tensor weight = tensor.t();
+  if (*card_storage(tensor.storage()).layout !=
+      *default_layout(weight.sizes(), weight.strides(), weight.scalar_type())) {
+    return;  // somebody chose another
+  }
+  while_only_thread([&] {
+    set_layout(weight, SpyreTensorLayout::from_host(weight.sizes().vec(), weight.strides().vec(),
+                                                    device_format(weight.scalar_type()), {1, 0}));
+    card_storage(weight.storage()).is_settled = true;  // of the new block
+  });
 }
 
 }  // namespace spyre
