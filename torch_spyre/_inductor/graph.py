@@ -105,6 +105,15 @@ class Index(NamedTuple):
 Operand: TypeAlias = Read | Constant | Index
 
 
+class Tile(NamedTuple):
+    """A counted loop around an operation, which takes one of its dimensions in equal parts."""
+
+    loop: int  # operations of the same loop have the same number
+    count: int
+    dim: int  # of the operation's fit
+    share: int  # iterations of the dimension in each part
+
+
 @dataclass(eq=False)
 class Op:
     """One card operation over loops; the reduced ones are named by position."""
@@ -125,6 +134,7 @@ class Op:
     slices: Sizes = ()  # per dimension of `fit`
     core_order: Sizes = ()  # dimensions in the order in which cores count through their slices
     kernel: int = 0
+    tiles: tuple[Tile, ...] = ()  # loops around it, outermost first; `fit` is that of one part
 
     @property
     def reads(self) -> list[Read]:
@@ -133,6 +143,19 @@ class Op:
     @property
     def tensors(self) -> list[Read]:
         return [*self.reads, self.output]
+
+    @property
+    def loops(self) -> Sizes:
+        """The numbers of the loops around it, outermost first."""
+        return tuple(tile.loop for tile in self.tiles)
+
+    def loop_steps(self, operand: int) -> Sizes:
+        """Elements of a tensor operand's storage by which each loop moves it on."""
+        if not self.tiles:
+            return ()
+        assert self.fit is not None
+        strides = self.fit.walks[operand].strides
+        return tuple(strides[tile.dim] * tile.share for tile in self.tiles)
 
     def describe(self) -> str:
         args = ", ".join(o.buffer.name if isinstance(o, Read) else str(o) for o in self.inputs)

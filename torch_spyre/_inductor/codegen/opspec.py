@@ -21,6 +21,7 @@ from torch_spyre.ir.spec import (
     IotaArg,
     KernelArg,
     KernelSpec,
+    LoopSpec,
     OpSpec,
     Origin,
     TensorArg,
@@ -59,13 +60,24 @@ class _Writer:
     _written: set[Buffer] = field(default_factory=set)
 
     def write(self, ops: Sequence[Op]) -> KernelDraft:
-        body = tuple(spec for op in ops for spec in self._op(op))
+        body = self._body(ops, 0)
         args = tuple(
             KernelArg(buffer.format.value, self._reach[buffer], buffer in self._written)
             for buffer in self._arguments
         )
         spec = KernelSpec(args, body, self.graph.pool_bytes.get(self.number, 0), self.graph.extents)
         return KernelDraft(self.number, spec, tuple(self._arguments), tuple(ops))
+
+    def _body(self, ops: Sequence[Op], depth: int) -> tuple[OpSpec | LoopSpec, ...]:
+        """Operations in order, those of one loop together in it."""
+        body: list[OpSpec | LoopSpec] = []
+        for loop, run in groupby(ops, key=lambda op: op.loops[depth : depth + 1]):
+            if loop:
+                inside = list(run)
+                body.append(LoopSpec(inside[0].tiles[depth].count, self._body(inside, depth + 1)))
+            else:
+                body += [spec for op in run for spec in self._op(op)]
+        return tuple(body)
 
     def _op(self, op: Op) -> list[OpSpec]:
         if op.kind == "restickify":
@@ -130,6 +142,7 @@ class _Writer:
             device_size,
             coordinates,
             self._allocation(buffer, is_input, _reach(op, operand)),
+            loop_bytes=() if buffer.local is not None else _loop_bytes(op, operand),
         )
 
     def _allocation(self, buffer: Buffer, is_input: bool, reach: int) -> Allocation:
@@ -209,6 +222,11 @@ def _move_slices(op: Op, extents: Sizes, into: _Walk, source: _Walk) -> Sizes:
     return work_division(extents, may, config.sencores)
 
 
+def _loop_bytes(op: Op, operand: int) -> Sizes:
+    nbytes = op.tensors[operand].buffer.format.nbytes
+    return tuple(step * nbytes for step in op.loop_steps(operand))
+
+
 def _reach(op: Op, operand: int) -> int:
     """Bytes from the start of the tensor to the end of the last stick that is touched."""
     fit, buffer = op.fit, op.tensors[operand].buffer
@@ -223,6 +241,9 @@ def _reach(op: Op, operand: int) -> int:
         if coordinate.indirect is not None:
             top += op.rows - 1
         last += top * stride
+    counts = [tile.count for tile in op.tiles]
+    steps = zip(op.loop_steps(operand), counts, strict=True)
+    last += sum(max(step, 0) * (count - 1) for step, count in steps)
     return -(-(last + 1) * buffer.format.nbytes // STICK_BYTES) * STICK_BYTES
 
 
