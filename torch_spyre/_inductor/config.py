@@ -24,6 +24,10 @@ dxp_lx_frac_avail: float = float(os.environ.get("DXP_LX_FRAC_AVAIL") or 0.2)
 # Which solver gives scratchpad addresses: greedy, firstfit or bestfit.
 layout_solver: str = os.environ.get("LAYOUT_SOLVER") or "bestfit"
 
+# "full": work division, scratchpads and coarse tiles are chosen together. "basic": one after the
+# other, and no tiles.
+plan: str = os.environ.get("SPYRE_PLAN") or "full"
+
 # Clone graph inputs that are read more than once into the scratchpads, and produce outputs that
 # are read again there.
 boundary_clones: bool = True

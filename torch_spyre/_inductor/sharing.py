@@ -13,7 +13,7 @@ from torch_spyre.ir.arguments import Plan, core_shares
 from torch_spyre.ir.coordinates import core_boxes
 from torch_spyre.ir.spec import Coordinate
 
-from .graph import Op, Sizes
+from .graph import Fit, Op, Sizes
 
 
 class Box(NamedTuple):
@@ -38,8 +38,12 @@ class Division(NamedTuple):
 def boxes(op: Op, operand: int, division: Division | None = None) -> tuple[Box, ...]:
     """Per core, in core order: the part of a tensor operand that it touches."""
     assert op.fit is not None
-    division = division or Division(op.slices, op.core_order)
-    return _boxes(op.fit.plan, op.fit.where[operand][:-1], division)
+    return boxes_of(op.fit, operand, division or Division(op.slices, op.core_order))
+
+
+def boxes_of(fit: Fit, operand: int, division: Division) -> tuple[Box, ...]:
+    """The same for an operation that is given by how it walks sticks."""
+    return _boxes(fit.plan, fit.where[operand][:-1], division)
 
 
 @lru_cache(maxsize=16384)

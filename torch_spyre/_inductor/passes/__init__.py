@@ -15,6 +15,17 @@ from .padding import pad_matmul_operands
 from .pool import pool_planning
 from .restickify import insert_restickifies
 from .scratchpad import scratchpad_planning
+from .tiling import plan_together
+
+
+def plan_cores_and_memory(graph: SpyreGraph) -> None:
+    """Work division, scratchpads and coarse tiles: together, or (SPYRE_PLAN=basic) in a row."""
+    if config.plan == "basic" or not config.lx_planning:
+        work_distribution(graph)
+        scratchpad_planning(graph)
+    else:
+        plan_together(graph)
+
 
 PASSES = (
     promote_constants,
@@ -25,8 +36,7 @@ PASSES = (
     pad_matmul_operands,
     group_into_kernels,
     span_reduction,
-    work_distribution,
-    scratchpad_planning,
+    plan_cores_and_memory,
     pool_planning,
 )
 

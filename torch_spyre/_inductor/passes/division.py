@@ -25,8 +25,7 @@ def span_reduction(graph: SpyreGraph) -> None:
     for op in graph.ops:
         if op.fit is None:
             continue
-        spans = [_span(op, i) for i in range(len(op.tensors))]
-        fewest = span_slices(op.fit.extents, spans, config.sencores, splittable=_splittable(op.fit))
+        fewest = least_slices(op)
         if fewest is None:
             from ..errors import Unsupported  # its base is Dynamo's: only where it is needed
 
@@ -38,6 +37,13 @@ def span_reduction(graph: SpyreGraph) -> None:
                 way_out="more cores (SENCORES), or smaller tensors: split the batch",
             )
         op.slices = fewest
+
+
+def least_slices(op: Op) -> Sizes | None:
+    """The fewest slices with which no core spans too much of a tensor; None if there are none."""
+    assert op.fit is not None
+    spans = [_span(op, i) for i in range(len(op.tensors))]
+    return span_slices(op.fit.extents, spans, config.sencores, splittable=_splittable(op.fit))
 
 
 def _span(op: Op, operand: int) -> ir.Span:
@@ -66,7 +72,12 @@ def work_distribution(graph: SpyreGraph) -> None:
     even division.
     """
     for _, stretch in groupby(graph.ops, key=lambda op: op.kernel):
-        _Divider([op for op in stretch if op.fit is not None]).run()
+        divide_kernel(list(stretch))
+
+
+def divide_kernel(ops: Sequence[Op]) -> None:
+    """`work_distribution` of one kernel."""
+    _Divider([op for op in ops if op.fit is not None]).run()
 
 
 class _Divider:

@@ -8,6 +8,7 @@ from torch_spyre.ir.spec import Allocation
 
 from ..graph import Buffer, SpyreGraph
 from ..scratchpad.solvers import Request, plan_pool
+from ..tiling import loop_span
 
 
 def pool_planning(graph: SpyreGraph) -> None:
@@ -22,13 +23,17 @@ def pool_planning(graph: SpyreGraph) -> None:
             kernels.setdefault(tensor.buffer, set()).add(op.kernel)
     for kernel, stretch in groupby(graph.ops, key=lambda op: op.kernel):
         requests: dict[Buffer, Request] = {}
-        for i, op in enumerate(stretch):
+        ops = list(stretch)
+        spans = loop_span(ops)
+        for i, op in enumerate(ops):
             for tensor in op.tensors:
                 buffer = tensor.buffer
                 is_pooled = buffer.is_temporary and buffer.place is None
                 if is_pooled and len(kernels[buffer]) == 1:
-                    first = requests[buffer].first if buffer in requests else i
-                    requests[buffer] = Request(buffer.name, buffer.nbytes, first, i)
+                    # A loop touches its tensors in every iteration.
+                    start, end = spans.get(op, (i, i))
+                    first = requests[buffer].first if buffer in requests else start
+                    requests[buffer] = Request(buffer.name, buffer.nbytes, first, end)
         offsets, total = plan_pool(list(requests.values()))
         graph.pool_bytes[kernel] = total
         for buffer in requests:

@@ -12,9 +12,10 @@ from torch_spyre.ir import STICK_BYTES
 from torch_spyre.ir.spec import Allocation
 
 from .. import config
-from ..graph import Buffer, Fit, Op, Read, SpyreGraph
+from ..graph import Buffer, Fit, Op, Read, SpyreGraph, Tile
 from ..scratchpad.solvers import Request, lx_capacity, solver
 from ..sharing import LocalSlice, boxes, widest
+from ..tiling import loop_span
 
 
 def scratchpad_planning(graph: SpyreGraph) -> None:
@@ -30,8 +31,13 @@ def scratchpad_planning(graph: SpyreGraph) -> None:
         return
     planned: list[Op] = []
     for _, stretch in groupby(graph.ops, key=lambda op: op.kernel):
-        planned += _Kernel(graph, list(stretch)).plan()
+        planned += place_kernel(graph, list(stretch))
     graph.ops = planned
+
+
+def place_kernel(graph: SpyreGraph, ops: list[Op]) -> list[Op]:
+    """`scratchpad_planning` of one kernel; returns its operations with the clones among them."""
+    return _Kernel(graph, ops).plan()
 
 
 @dataclass
@@ -122,7 +128,7 @@ class _Kernel:
     # ---- Boundary clones -----------------------------------------------------------------------
 
     def _clone_inputs(self) -> None:
-        """Read an input from LPDDR5 once, where several operations want it."""
+        """Read an input from LPDDR5 once, where several operations want it, or one in a loop."""
         made = {op.output.buffer for op in self.ops}
         uses: dict[Buffer, list[tuple[Op, int]]] = {}
         for op in self.ops:
@@ -132,10 +138,18 @@ class _Kernel:
                 if read.buffer not in made and not read.buffer.is_mutated:
                     uses.setdefault(read.buffer, []).append((op, operand))
         for buffer, readers in uses.items():
-            if len(readers) > 1:
-                self._clone_input(buffer, readers)
+            # A loop that does not move its operand reads it again and again.
+            still = [use for use in readers if not any(use[0].loop_steps(use[1]))]
+            if len(still) > 1 or any(op.tiles for op, _ in still):
+                self._clone_input(buffer, still, ())
+            for loops in {op.loops for op, operand in readers if any(op.loop_steps(operand))}:
+                parts = [use for use in readers if use[0].loops == loops and use not in still]
+                if len(parts) > 1 and len({op.loop_steps(i) for op, i in parts}) == 1:
+                    self._clone_input(buffer, parts, parts[0][0].tiles)
 
-    def _clone_input(self, buffer: Buffer, readers: Sequence[tuple[Op, int]]) -> None:
+    def _clone_input(
+        self, buffer: Buffer, readers: Sequence[tuple[Op, int]], tiles: tuple[Tile, ...]
+    ) -> None:
         op, operand = widest(readers)
         fit = _copy_fit(op, operand)
         if fit is None:
@@ -146,12 +160,13 @@ class _Kernel:
             for reader, i in readers
             if _walks_sticks(reader) and owner.why_not(boxes(reader, i)) is None
         ]
-        if len(served) < 2:
+        if len(served) < 2 and not (served and not tiles and served[0][0].tiles):
             return
         clone = self._buffer_like(buffer)
         source = op.reads[operand]
         copy = _copy_beside(op, fit, source, source._replace(buffer=clone))
-        self.ops.insert(min(self.ops.index(reader) for reader, _ in served), copy)
+        copy.tiles = tiles
+        self.ops.insert(self._place_before(served, tiles), copy)
         _switch(served, clone)
 
         def undo() -> None:
@@ -159,6 +174,14 @@ class _Kernel:
             _switch(served, buffer)
 
         self.clones.append(_Clone(clone, undo))
+
+    def _place_before(self, served: Sequence[tuple[Op, int]], tiles: tuple[Tile, ...]) -> int:
+        """Where a copy goes that these read: before them, and outside of a loop it is not part of."""
+        first = min(self.ops.index(reader) for reader, _ in served)
+        loops = self.ops[first].loops
+        if not tiles and loops:
+            first = next(i for i, op in enumerate(self.ops) if op.loops[:1] == loops[:1])
+        return first
 
     def _clone_outputs(self) -> None:
         """Keep an output at hand for those who read it again."""
@@ -178,6 +201,7 @@ class _Kernel:
                 for i, read in enumerate(reader.reads)
                 if read.buffer is buffer
                 and _walks_sticks(reader)
+                and reader.loops == op.loops
                 and owner.why_not(boxes(reader, i)) is None
             ]
             fit = _copy_fit(op, output)
@@ -230,6 +254,11 @@ def why_not_lx(graph: SpyreGraph, buffer: Buffer, ops: Sequence[Op]) -> str:
                 return "it is indirectly addressed (gather)"
             if any(step < 0 for step in op.fit.walks[operand].strides):
                 return f"{op.opcode} walks through it backwards"
+            if op.loops != writer.loops:
+                if writer.tiles:
+                    return "it is read outside of the loop that writes it in parts"
+                if any(op.loop_steps(operand)):
+                    return "a loop takes it in parts"
             reason = owner.why_not(boxes(op, operand))
             if reason is not None:
                 return f"{op.opcode} of {op.output.buffer.name}: {reason}"
@@ -250,10 +279,14 @@ def _lifetimes(ops: Sequence[Op]) -> tuple[dict[Buffer, int], dict[Buffer, int]]
     """First write and last use of everything that is written here, by position."""
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
+    spans = loop_span(ops)
     for i, op in enumerate(ops):
+        start, end = spans.get(op, (i, i))
         first.setdefault(op.output.buffer, i)
         for tensor in op.tensors:
-            last[tensor.buffer] = i
+            # The next iteration wants again what was made before the loop.
+            is_older = first.get(tensor.buffer, i) < start
+            last[tensor.buffer] = max(last.get(tensor.buffer, i), end if is_older else i)
     return first, last
 
 
@@ -268,19 +301,30 @@ def _walks_sticks(op: Op) -> bool:
 
 
 def _copy_fit(op: Op, operand: int) -> Fit | None:
-    """A copy of an operand, divided as the operation is; None if cores would copy the same."""
+    """A copy of an operand into the scratchpads, divided as the operation is.
+
+    Cores that read the same have each a copy of their own.
+    """
     fit = op.fit
-    if fit is None or (fit.lane is not None and operand < 2):
+    if fit is None:
         return None
-    walk = fit.walks[operand]
-    still = [i for i, step in enumerate(walk.strides) if step == 0]
-    if walk.lanes != "vector" or any(op.slices[i] > 1 for i in still):
+    walk, plan = fit.walks[operand], fit.plan
+    if walk.lanes != "vector":
         return None
-    plan = fit.plan
-    length = plan.n_length if isinstance(plan, ir.MatmulAligned) else plan.length
-    extents = tuple(1 if i in still and i != fit.stick else n for i, n in enumerate(fit.extents))
+    extents, strides, stick = list(fit.extents), list(walk.strides), fit.stick
+    length = plan.length if isinstance(plan, ir.Aligned) else None
+    if isinstance(plan, ir.MatmulAligned):
+        length = plan.n_length
+        if operand == 0:  # its sticks run along k
+            stick, length = plan.lane, plan.k_length
+        elif operand == 1:  # it has a stick for every element of k
+            extents[plan.lane], strides[plan.lane] = plan.k_length, plan.row_stride
+    for i, step in enumerate(strides):
+        if step == 0 and i != stick:
+            extents[i] = op.slices[i]
+    walk = walk._replace(strides=tuple(strides))
     copy = ir.Aligned(
-        extents, fit.stick, fit.lanes, (walk, walk), (), length, tuple(plan.variables)
+        tuple(extents), stick, fit.lanes, (walk, walk), (), length, tuple(plan.variables)
     )
     return Fit(copy, (fit.where[operand], fit.where[operand]))
 

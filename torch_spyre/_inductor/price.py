@@ -1,0 +1,85 @@
+"""What a planned operation costs by the card's clock, before there is a program.
+
+The same laws as the card's (`_C._cost`), on a description that follows from the plan: which part of
+each tensor the cores touch, and where it lies. The card counts sticks one by one; here a part is
+as large as the box around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import Any
+
+from torch_spyre import _C, ir
+from torch_spyre.ir import STICK_BYTES
+
+from .graph import Op
+from .sharing import Box, boxes
+
+
+def nanoseconds(ops: Iterable[Op]) -> float:
+    """Of operations one after the other, every iteration of the loops around them counted."""
+    return sum(op_nanoseconds(op) for op in ops)
+
+
+def op_nanoseconds(op: Op) -> float:
+    visits = prod(tile.count for tile in op.tiles)
+    return float(visits * _C._cost.nanoseconds(_step(op)))
+
+
+def _step(op: Op) -> Any:
+    if op.fit is None:
+        source, target = op.reads[0].buffer, op.output.buffer
+        return _C._cost.Step(bytes_read=source.nbytes, bytes_written=target.nbytes)
+    step = _C._cost.Step(cores=prod(op.slices))
+    for operand, tensor in enumerate(op.tensors):
+        found = boxes(op, operand)
+        is_output = operand == len(op.tensors) - 1
+        if tensor.buffer.local is not None:
+            nbytes = max(map(_bytes, found))
+            if is_output:
+                step.lx_written += nbytes
+            else:
+                step.lx_read += nbytes
+        else:
+            nbytes = _together(found)
+            if is_output:
+                step.bytes_written += nbytes
+            else:
+                step.bytes_read += nbytes
+        if op.kind == "matmul" and not is_output:
+            sharers = max(found.count(box) for box in set(found))
+            in_memory = 0 if tensor.buffer.local is not None else nbytes
+            if operand == 0:
+                step.a_bytes, step.a_broadcast = in_memory, sharers
+            else:
+                step.b_bytes, step.b_broadcast = in_memory, sharers
+    shares = [-(-n // s) for n, s in zip(op.fit.extents, op.slices, strict=True)]
+    if op.kind == "matmul":
+        _describe_matmul(op, shares, step)
+    else:
+        step.sfp_elements = prod(shares) * op.fit.lanes
+    return step
+
+
+def _describe_matmul(op: Op, shares: list[int], step: Any) -> None:
+    fit = op.fit
+    assert fit is not None and isinstance(fit.plan, ir.MatmulAligned)
+    step.traffic = _C._cost.Traffic.Matmul
+    step.bits = 8 * op.reads[0].buffer.format.nbytes
+    strides = fit.walks[1].strides
+    rest = [i for i in range(len(shares)) if i != fit.stick and i not in fit.reduced]
+    step.batch = prod(shares[i] for i in rest if strides[i] != 0)
+    step.m = prod(shares[i] for i in rest if strides[i] == 0)
+    step.n = shares[fit.plan.stick] * fit.lanes
+    step.k = prod(shares[i] for i in fit.reduced if i != fit.lane) * fit.plan.k_length
+
+
+def _bytes(box: Box) -> int:
+    return prod(high - low + 1 for low, high in zip(box.low, box.high, strict=True)) * STICK_BYTES
+
+
+def _together(found: tuple[Box, ...]) -> int:
+    """Of all cores, what several of them touch once."""
+    return sum(map(_bytes, set(found)))

@@ -1,0 +1,197 @@
+"""Coarse tiles: a run of operations that share a dimension, in a counted loop over parts of it.
+
+What such a run makes and uses inside the loop is as large as one part, so that it fits in the
+scratchpads where the whole would not. Which dimensions of two operations are the same is told by
+the tensors between them: a part of the one must be a part of the other, in every iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from torch_spyre import ir
+
+from .graph import Buffer, Fit, Op, Sizes, Tile
+from .sharing import Box, Division, boxes_of
+
+
+def tiled(fit: Fit, dim: int, count: int) -> Fit | None:
+    """One of `count` equal parts of an operation along a dimension; None if it has none.
+
+    Parts of a stick dimension are whole sticks.
+    """
+    plan = fit.plan
+    extent = plan.extents[dim]
+    if extent % count or dim == fit.lane:
+        return None
+    extents = (*plan.extents[:dim], extent // count, *plan.extents[dim + 1 :])
+    if dim != fit.stick:
+        return Fit(replace(plan, extents=extents), fit.where)
+    if isinstance(plan, ir.MatmulAligned):
+        if plan.n_length != extent * plan.lanes:
+            return None
+        return Fit(replace(plan, extents=extents, n_length=plan.n_length // count), fit.where)
+    if plan.length is None or plan.length != extent * plan.lanes:
+        return None
+    return Fit(replace(plan, extents=extents, length=plan.length // count), fit.where)
+
+
+@dataclass
+class Loop:
+    """Operations around a counted loop: those before it, in it and after it."""
+
+    count: int
+    before: list[Op] = field(default_factory=list)
+    inside: dict[Op, int] = field(default_factory=dict)  # with the dimension that is tiled
+    after: list[Op] = field(default_factory=list)
+
+    def apply(self, number: int) -> list[Op]:
+        """Put the operations into the loop; returns all of them in their new order."""
+        for op, dim in self.inside.items():
+            assert op.fit is not None
+            part = tiled(op.fit, dim, self.count)
+            assert part is not None
+            op.fit = part
+            op.tiles = (*op.tiles, Tile(number, self.count, dim, part.extents[dim]))
+        return [*self.before, *self.inside, *self.after]
+
+
+def find_loop(ops: Sequence[Op], seed: Op, dim: int, count: int) -> Loop | None:
+    """The loop over `count` parts of a dimension of the seed, with all that can join it.
+
+    None if some operation would have to be both before and after it.
+    """
+    return _Finder(ops, count).find(seed, dim)
+
+
+class _Part(NamedTuple):
+    """What a loop's first iteration touches of a tensor, and how far the others move on."""
+
+    box: Box
+    step: int
+
+
+class _Finder:
+    def __init__(self, ops: Sequence[Op], count: int) -> None:
+        self.ops = ops
+        self.loop = Loop(count)
+        self.made: dict[Buffer, _Part] = {}  # by the loop
+
+    def find(self, seed: Op, dim: int) -> Loop | None:
+        first = self.ops.index(seed)
+        self.loop.before += self.ops[:first]
+        if not self._join(seed, dim):
+            return None
+        for op in self.ops[first + 1 :]:
+            self._place(op)
+        self._pull_in()
+        loop = self.loop
+        loop.inside = {op: loop.inside[op] for op in self.ops if op in loop.inside}
+        return loop if self._keeps_order() else None
+
+    def _join(self, op: Op, dim: int) -> bool:
+        """Put an operation into the loop if its result can be made in parts."""
+        if dim not in tile_dims(op) or op.tiles or op.output.buffer in self.made:
+            return False
+        part = self._part(op, len(op.tensors) - 1, dim)
+        if part is None or part.step <= 0:
+            return False
+        self.loop.inside[op] = dim
+        self.made[op.output.buffer] = part
+        return True
+
+    def _part(self, op: Op, operand: int, dim: int) -> _Part | None:
+        assert op.fit is not None
+        part = tiled(op.fit, dim, self.loop.count)
+        if part is None:
+            return None
+        step = part.walks[operand].strides[dim] * part.extents[dim]
+        return _Part(whole_box(part, operand), step)
+
+    def _place(self, op: Op) -> None:
+        late = {other.output.buffer for other in self.loop.after}
+        if any(tensor.buffer in late for tensor in op.tensors):
+            self.loop.after.append(op)
+        elif not any(tensor.buffer in self.made for tensor in op.tensors):
+            self.loop.before.append(op)
+        elif not any(self._reads_parts(op, dim) and self._join(op, dim) for dim in tile_dims(op)):
+            self.loop.after.append(op)
+
+    def _reads_parts(self, op: Op, dim: int) -> bool:
+        """Does each part of an operation read just what the same part of the loop has made?"""
+        for operand, read in enumerate(op.reads):
+            made = self.made.get(read.buffer)
+            if made is None:
+                continue
+            part = self._part(op, operand, dim)
+            if part is None or part.step != made.step or not made.box.holds(part.box):
+                return False
+        return True
+
+    def _pull_in(self) -> None:
+        """Let what only the loop reads, in parts, be made in it too."""
+        for op in reversed(list(self.loop.before)):
+            buffer = op.output.buffer
+            readers = [
+                other for other in self.ops if any(read.buffer is buffer for read in other.reads)
+            ]
+            writers = [other for other in self.ops if other.output.buffer is buffer]
+            is_ours = all(reader in self.loop.inside for reader in readers)
+            if not readers or not is_ours or len(writers) != 1 or not buffer.is_temporary:
+                continue
+            for dim in tile_dims(op):
+                if not self._join(op, dim):
+                    continue
+                if all(self._reads_parts(reader, self.loop.inside[reader]) for reader in readers):
+                    self.loop.before.remove(op)
+                    break
+                del self.loop.inside[op], self.made[buffer]
+
+    def _keeps_order(self) -> bool:
+        """Does every operation still find what it reads, and overwrite nothing too early?"""
+        order = [*self.loop.before, *self.loop.inside, *self.loop.after]
+        place = {op: i for i, op in enumerate(order)}
+        for i, early in enumerate(self.ops):
+            touched = {tensor.buffer for tensor in early.tensors}
+            for late in self.ops[i + 1 :]:
+                if place[late] < place[early] and (
+                    late.output.buffer in touched
+                    or any(tensor.buffer is early.output.buffer for tensor in late.tensors)
+                ):
+                    return False
+        return True
+
+
+def whole_box(fit: Fit, operand: int) -> Box:
+    """What all cores together touch of a tensor operand."""
+    division = Division((1,) * len(fit.extents))
+    return boxes_of(fit, operand, division)[0]
+
+
+def loop_span(ops: Sequence[Op]) -> dict[Op, tuple[int, int]]:
+    """For operations in loops: the first and last position of their outermost loop."""
+    spans: dict[int, tuple[int, int]] = {}
+    for i, op in enumerate(ops):
+        if op.tiles:
+            loop = op.loops[0]
+            spans[loop] = (spans.get(loop, (i, i))[0], i)
+    return {op: spans[op.loops[0]] for op in ops if op.tiles}
+
+
+def moves_in_loop(op: Op, operand: int) -> bool:
+    """Does a loop around the operation take this operand in parts?"""
+    return any(op.loop_steps(operand))
+
+
+def tile_dims(op: Op) -> Sizes:
+    """The dimensions of an operation that a loop may take in parts."""
+    if op.fit is None or op.kind == "gather":
+        return ()
+    output = op.fit.walks[-1]
+    return tuple(
+        i
+        for i, extent in enumerate(op.fit.extents)
+        if extent > 1 and i not in op.fit.reduced and output.strides[i] > 0
+    )
