@@ -11,7 +11,12 @@ from math import prod
 
 from torch_spyre import ir
 from torch_spyre.ir.align_gather import align_gather
-from torch_spyre.ir.arguments import device_coordinates, gather_coordinates
+from torch_spyre.ir.arguments import (
+    device_coordinates,
+    element_coordinates,
+    gather_coordinates,
+)
+from torch_spyre.ir.walks import MAX_RANK
 from torch_spyre.ops.views import layout, order_with_stick
 
 from .graph import Buffer, Fit, Op, Read, Sizes
@@ -55,6 +60,41 @@ def fit(op: Op) -> Fit | Misfit:
     if isinstance(plan, ir.NeedsCopy):
         return Misfit(plan.access, plan.reason, plan.stick)
     return Fit(plan, device_coordinates(plan, _storages(op)))
+
+
+def fit_move(op: Op) -> Fit | None:
+    """A copy element by element, if it is one loop nest; None if it is several."""
+    nests = ir.pieces(op.extents, [op.reads[0].access(), op.output.access()], merged=False)
+    if len(nests) != 1 or len(nests[0].extents) > MAX_RANK:
+        return None
+    nest = nests[0]
+    extents = nest.extents or (1,)
+    walks = tuple(
+        ir.Walk(offset, strides or (0,), "element", 1, 0, 0)
+        for offset, strides in zip(nest.offsets, nest.strides, strict=True)
+    )
+    where = tuple(
+        element_coordinates(storage, walk.offset, walk.strides, extents)
+        for storage, walk in zip(_storages(op), walks, strict=True)
+    )
+    plan = ir.Aligned(extents, None, 1, walks, (), None, (None,) * len(extents))
+    return Fit(plan, where)
+
+
+def move_splittable(op: Op, source: Sizes, into: Sizes, extents: Sizes) -> list[bool]:
+    """Along which loops cores may divide a copy element by element, given its strides.
+
+    They must not write the same sticks; nor read them, if that leaves anything to divide.
+    """
+
+    def by_sticks(tensor: Read, strides: Sizes) -> list[bool]:
+        nbytes = tensor.buffer.format.nbytes
+        return [step * nbytes % ir.STICK_BYTES == 0 for step in strides]
+
+    write, read = by_sticks(op.output, into), by_sticks(op.reads[0], source)
+    both = [a and b for a, b in zip(write, read, strict=True)]
+    may = both if any(ok and n > 1 for ok, n in zip(both, extents, strict=True)) else write
+    return [ok and step != 0 for ok, step in zip(may, into, strict=True)]
 
 
 def _storages(op: Op) -> list[ir.Storage]:

@@ -58,7 +58,7 @@ def _step(op: Op) -> Any:
     shares = [-(-n // s) for n, s in zip(op.fit.extents, op.slices, strict=True)]
     if op.kind == "matmul":
         _describe_matmul(op, shares, step)
-    else:
+    elif op.kind != "restickify":
         step.sfp_elements = prod(shares) * op.fit.lanes
     return step
 

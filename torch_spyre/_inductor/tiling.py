@@ -187,7 +187,7 @@ def moves_in_loop(op: Op, operand: int) -> bool:
 
 def tile_dims(op: Op) -> Sizes:
     """The dimensions of an operation that a loop may take in parts."""
-    if op.fit is None or op.kind == "gather":
+    if op.fit is None or op.kind in ("gather", "restickify"):
         return ()
     output = op.fit.walks[-1]
     return tuple(

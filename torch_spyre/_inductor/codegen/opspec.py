@@ -29,6 +29,7 @@ from torch_spyre.ir.spec import (
 
 from .. import config
 from ..division import work_division
+from ..fitting import move_splittable
 from ..graph import Buffer, Constant, Fit, Index, Op, Read, Sizes, SpyreGraph
 from ..sharing import boxes
 
@@ -80,10 +81,9 @@ class _Writer:
         return tuple(body)
 
     def _op(self, op: Op) -> list[OpSpec]:
-        if op.kind == "restickify":
-            return [self._move(op, nest) for nest in _nests(op)]
         fit = op.fit
-        assert fit is not None
+        if fit is None:
+            return [self._move(op, nest) for nest in _nests(op)]
         space = tuple(
             Dim(f"c{i}", extent, count)
             for i, (extent, count) in enumerate(
@@ -209,16 +209,7 @@ def _nests(op: Op) -> list[ir.Nest]:
 
 
 def _move_slices(op: Op, extents: Sizes, into: _Walk, source: _Walk) -> Sizes:
-    """Cores divide a copy where they don't write the same sticks, nor read them if possible."""
-
-    def by_sticks(tensor: Read, walk: _Walk) -> list[bool]:
-        nbytes = tensor.buffer.format.nbytes
-        return [step * nbytes % STICK_BYTES == 0 for step in walk.strides]
-
-    write, read = by_sticks(op.output, into), by_sticks(op.reads[0], source)
-    both = [a and b for a, b in zip(write, read, strict=True)]
-    may = both if any(ok and n > 1 for ok, n in zip(both, extents, strict=True)) else write
-    may = [ok and step != 0 for ok, step in zip(may, into.strides, strict=True)]
+    may = move_splittable(op, source.strides, into.strides, extents)
     return work_division(extents, may, config.sencores)
 
 

@@ -12,7 +12,8 @@ from torch_spyre.ir import STICK_BYTES
 
 from .. import config
 from ..division import MatmulShape, MatmulSplit, matmul_division, span_slices, work_division
-from ..graph import Buffer, Fit, Op, Sizes, SpyreGraph
+from ..fitting import move_splittable
+from ..graph import Buffer, Op, Sizes, SpyreGraph
 from ..sharing import Division, LocalSlice, boxes, matching_division, widest
 
 
@@ -43,7 +44,7 @@ def least_slices(op: Op) -> Sizes | None:
     """The fewest slices with which no core spans too much of a tensor; None if there are none."""
     assert op.fit is not None
     spans = [_span(op, i) for i in range(len(op.tensors))]
-    return span_slices(op.fit.extents, spans, config.sencores, splittable=_splittable(op.fit))
+    return span_slices(op.fit.extents, spans, config.sencores, splittable=_splittable(op))
 
 
 def _span(op: Op, operand: int) -> ir.Span:
@@ -54,8 +55,13 @@ def _span(op: Op, operand: int) -> ir.Span:
     return ir.Span(tuple(step * nbytes for step in walk.strides), inner)
 
 
-def _splittable(fit: Fit) -> tuple[bool, ...]:
+def _splittable(op: Op) -> Sequence[bool]:
     """Cores may not share a result: dimensions along which it stands still stay whole."""
+    fit = op.fit
+    assert fit is not None
+    if op.kind == "restickify":
+        source, into = (walk.strides for walk in fit.walks)
+        return move_splittable(op, source, into, fit.extents)
     output = fit.walks[-1]
     return tuple(
         extent > 1 and i not in fit.reduced and output.strides[i] != 0
@@ -140,7 +146,7 @@ class _Divider:
 
     def _options(self, op: Op) -> list[Division]:
         assert op.fit is not None
-        may = _splittable(op.fit)
+        may = _splittable(op)
         own = Division(work_division(op.fit.extents, may, config.sencores, self.least[op]))
         options = {own: None}
         for operand, tensor in enumerate(op.tensors):
@@ -188,7 +194,8 @@ class _Divider:
         step.cores = prod(op.slices)
         step.bytes_read, step.bytes_written = read, 0 if is_kept else output.nbytes
         shares = [-(-n // s) for n, s in zip(op.fit.extents, op.slices, strict=True)]
-        step.sfp_elements = prod(shares) * op.fit.lanes
+        if op.kind != "restickify":
+            step.sfp_elements = prod(shares) * op.fit.lanes
         parts = _C._cost.breakdown(step)
         return max(parts.sfp, parts.memory) + 1e-6 * parts.sfp
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from ..fitting import Copy, Misfit, copy_for, fit, storage_for
+from ..fitting import Copy, Misfit, copy_for, fit, fit_move, storage_for
 from ..graph import COPIES, Buffer, Op, Operand, Read, Sizes, SpyreGraph, dense
 
 MOST_COPIES = 6  # of one operation: all its operands, some twice
@@ -14,8 +14,8 @@ MOST_COPIES = 6  # of one operation: all its operands, some twice
 def insert_restickifies(graph: SpyreGraph) -> None:
     """Copy operands to layouts in which their operation walks whole sticks.
 
-    Needs: a layout on every buffer.  Leaves: `op.fit` for all operations but the copies, which
-    go element by element. Equal copies of one operand are made once.
+    Needs: a layout on every buffer.  Leaves: `op.fit` for all operations but copies element by
+    element that are more than one loop nest. Equal copies of one operand are made once.
     """
     inserter = _Inserter(graph)
     ops, graph.ops = graph.ops, []
@@ -43,6 +43,7 @@ class _Inserter:
             if op.opcode in COPIES and op.reads:
                 # A copy already: element by element, any layout goes to any other.
                 op.kind = "restickify"
+                op.fit = fit_move(op)
                 self._append(op, *after)
                 return
             copy = copy_for(op, found)
@@ -92,7 +93,7 @@ class _Inserter:
 def _move(op: Op, copy: Copy, source: Read, to: Read) -> Op:
     """A copy element by element, for the sake of an operation and in its kernel."""
     opcode, inputs = to.buffer.copy_opcode, list[Operand]([source])
-    return Op(
+    move = Op(
         opcode,
         "restickify",
         copy.extents,
@@ -102,6 +103,8 @@ def _move(op: Op, copy: Copy, source: Read, to: Read) -> Op:
         node=op.node,
         kernel=op.kernel,
     )
+    move.fit = fit_move(move)
+    return move
 
 
 def _strides(copy: Copy, made: Buffer) -> Sizes:
