@@ -148,6 +148,7 @@ def matmul_division(
     cores: int,
     minimum: MatmulSplit | None = None,
     k_slices: tuple[int, ...] = (1,),
+    most_n: int = 1 << 30,
 ) -> MatmulSplit:
     """The division that takes the least time by the card's clock.
 
@@ -158,7 +159,7 @@ def matmul_division(
     operand, and an output divided by rows can stay in the scratchpad for row-wise neighbours
     (norms, softmax).
 
-    `minimum` is what the span limit asks for. `k_slices` lists how often k may be cut: only 1
+    `minimum` is what the span limit asks for, `most_n` a limit for slices of n. `k_slices` lists how often k may be cut: only 1
     until the back end can add partial sums over the ring.
 
     >>> weight = dict(a_bytes=2**23, b_bytes=2**23, c_bytes=2**23)
@@ -170,7 +171,7 @@ def matmul_division(
     least = minimum or MatmulSplit((1,) * len(shape.batch), (1,) * len(shape.m))
     step = _cost_step(shape)
     fastest, equals = None, list[_Division]()
-    for division in _divisions(shape, cores, least, k_slices):
+    for division in _divisions(shape, cores, least, k_slices, most_n):
         division.describe(step, shape)
         time = _C._cost.nanoseconds(step)
         if fastest is None or time < fastest:
@@ -248,7 +249,7 @@ def _preference(division: _Division, step: Any, shape: MatmulShape) -> tuple[flo
 
 
 def _divisions(
-    shape: MatmulShape, cores: int, least: MatmulSplit, k_slices: tuple[int, ...]
+    shape: MatmulShape, cores: int, least: MatmulSplit, k_slices: tuple[int, ...], most_n: int
 ) -> Iterator[_Division]:
     """Divisions worth pricing."""
     depths = _cuts((shape.k,), cores, (least.k,), shape.k_lanes)
@@ -259,7 +260,7 @@ def _divisions(
         for batch in _affordable(batches, cores // k.cores):
             available = cores // (k.cores * batch.cores)
             for m in _affordable(rows, available):
-                for n in _affordable(columns, available // m.cores):
+                for n in _affordable(columns, min(available // m.cores, most_n)):
                     yield _Division(batch, m, n, k)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ from .codegen.opspec import KernelDraft, kernels_of
 from .codegen.superdsc import bundle_of
 from .dynamic import DynamicSizes
 from .errors import Unsupported
-from .graph import Buffer, NeedsStaticSizesError, SpyreGraph
+from .graph import Buffer, NeedsStaticSizesError, Op, SpyreGraph
 from .passes import run_passes
 from .passes.split import split_multi_op_bodies
 from .runtime import ArgView, serialize_kernel
@@ -49,6 +50,11 @@ class Kernels:
     order: dict[str, int] = field(default_factory=dict)  # of Inductor's operations
     extents: tuple[Any, ...] = ()  # symbols whose values a launch takes
     sizes: dict[str, Any] = field(default_factory=dict)  # one-element inputs that hold a size
+
+    def ends(self, ops: Sequence[Op]) -> tuple[str, str]:
+        """The first and the last of Inductor's operations that these belong to."""
+        nodes = sorted({op.node for op in ops}, key=lambda node: self.order[node])
+        return nodes[0], nodes[-1]
 
     def finished_by(self, node: str) -> list[PlannedKernel]:
         """Kernels whose last operation belongs to this node of Inductor's."""
@@ -170,7 +176,8 @@ class _Buckets:
     _filled: dict[Buffer, int] = field(default_factory=dict)  # since which operation
 
     def to_fill(self, draft: KernelDraft) -> tuple[Buffer, ...]:
-        first, last = (self.order[op.node] for op in (draft.ops[0], draft.ops[-1]))
+        places = [self.order[op.node] for op in draft.ops]
+        first, last = min(places), max(places)
         stale = tuple(
             buffer
             for buffer in draft.arguments
@@ -234,8 +241,7 @@ def _kernels(lowered: GraphLowering, translation: Translation, graph: SpyreGraph
                 bundle,
                 views,
                 serialize_kernel(bundle, views),
-                draft.ops[0].node,
-                draft.ops[-1].node,
+                *result.ends(draft.ops),
                 draft.arguments,
                 fresh,
                 buckets.to_fill(draft),

@@ -57,13 +57,14 @@ def _step(op: Op) -> Any:
                 step.b_bytes, step.b_broadcast = in_memory, sharers
     shares = [-(-n // s) for n, s in zip(op.fit.extents, op.slices, strict=True)]
     if op.kind == "matmul":
-        _describe_matmul(op, shares, step)
+        describe_matmul(op, shares, step)
     elif op.kind != "restickify":
         step.sfp_elements = prod(shares) * op.fit.lanes
     return step
 
 
-def _describe_matmul(op: Op, shares: list[int], step: Any) -> None:
+def describe_matmul(op: Op, shares: list[int], step: Any) -> None:
+    """What the clock wants to know of a matmul, of which a core has these shares."""
     fit = op.fit
     assert fit is not None and isinstance(fit.plan, ir.MatmulAligned)
     step.traffic = _C._cost.Traffic.Matmul

@@ -80,12 +80,16 @@ class _Finder:
         self.made: dict[Buffer, _Part] = {}  # by the loop
 
     def find(self, seed: Op, dim: int) -> Loop | None:
-        first = self.ops.index(seed)
-        self.loop.before += self.ops[:first]
         if not self._join(seed, dim):
             return None
-        for op in self.ops[first + 1 :]:
-            self._place(op)
+        is_behind = False
+        for unit in _units(self.ops):
+            if seed in unit:
+                is_behind = True
+            elif not is_behind:
+                self.loop.before += unit
+            else:
+                self._place(unit)
         self._pull_in()
         loop = self.loop
         loop.inside = {op: loop.inside[op] for op in self.ops if op in loop.inside}
@@ -93,7 +97,7 @@ class _Finder:
 
     def _join(self, op: Op, dim: int) -> bool:
         """Put an operation into the loop if its result can be made in parts."""
-        if dim not in tile_dims(op) or op.tiles or op.output.buffer in self.made:
+        if op.tiles or dim not in tile_dims(op) or op.output.buffer in self.made:
             return False
         part = self._part(op, len(op.tensors) - 1, dim)
         if part is None or part.step <= 0:
@@ -110,14 +114,18 @@ class _Finder:
         step = part.walks[operand].strides[dim] * part.extents[dim]
         return _Part(whole_box(part, operand), step)
 
-    def _place(self, op: Op) -> None:
+    def _place(self, unit: list[Op]) -> None:
         late = {other.output.buffer for other in self.loop.after}
-        if any(tensor.buffer in late for tensor in op.tensors):
-            self.loop.after.append(op)
-        elif not any(tensor.buffer in self.made for tensor in op.tensors):
-            self.loop.before.append(op)
-        elif not any(self._reads_parts(op, dim) and self._join(op, dim) for dim in tile_dims(op)):
-            self.loop.after.append(op)
+        touched = {tensor.buffer for op in unit for tensor in op.tensors}
+        if not touched.isdisjoint(late):
+            self.loop.after += unit
+        elif touched.isdisjoint(self.made):
+            self.loop.before += unit
+        elif len(unit) > 1 or not self._joins_somehow(unit[0]):
+            self.loop.after += unit
+
+    def _joins_somehow(self, op: Op) -> bool:
+        return any(self._reads_parts(op, dim) and self._join(op, dim) for dim in tile_dims(op))
 
     def _reads_parts(self, op: Op, dim: int) -> bool:
         """Does each part of an operation read just what the same part of the loop has made?"""
@@ -141,6 +149,8 @@ class _Finder:
             is_ours = all(reader in self.loop.inside for reader in readers)
             if not readers or not is_ours or len(writers) != 1 or not buffer.is_temporary:
                 continue
+            if op.tiles:
+                continue
             for dim in tile_dims(op):
                 if not self._join(op, dim):
                     continue
@@ -162,6 +172,17 @@ class _Finder:
                 ):
                     return False
         return True
+
+
+def _units(ops: Sequence[Op]) -> list[list[Op]]:
+    """Operations that stay together: those of a loop, and every other by itself."""
+    units: list[list[Op]] = []
+    for op in ops:
+        if op.tiles and units and units[-1][-1].loops[:1] == op.loops[:1]:
+            units[-1].append(op)
+        else:
+            units.append([op])
+    return units
 
 
 def whole_box(fit: Fit, operand: int) -> Box:

@@ -1,19 +1,34 @@
-"""Scaled dot product attention through matmul and softmax, with scores in 32 bits; for eager
-operations and compiled graphs alike.
+"""Scaled dot product attention as an online softmax; for eager operations and compiled graphs alike.
+
+Queries are taken in sections, and the keys that a section sees in chunks. Of each chunk the scores,
+their largest element and their sum update those of the chunks before, so that no row of scores is
+ever needed as a whole: the compiler keeps a chunk of them in the scratchpads. A causal section
+leaves out the keys behind it.
 
 PyTorch's own decomposition converts everything to float32 for 16-bit inputs, which quarters the
 rate of the matrix units. The card multiplies 16-bit operands and accumulates in 32 bits anyway, so
-here only the scores, and what softmax makes of them before the exponential, are float32.
+here only scores, sums and the weighted values on their way are float32.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional
 
+from torch_spyre.ops.decompositions import LARGEST_16_BIT
+
 Tensor = torch.Tensor
+
+# Keys whose scores are looked at together; more chunks than the most make a graph too long.
+CHUNK = 1024
+MOST_CHUNKS = 4
+# Queries of a causal section, at least; more sections save more of the products that are masked.
+SECTION = 256
+MOST_SECTIONS = 8
 
 
 def attention(
@@ -33,19 +48,122 @@ def attention(
     if enable_gqa and query.size(-3) != key.size(-3):
         key, value = _repeated(key, query.size(-3)), _repeated(value, query.size(-3))
     factor = 1 / math.sqrt(query.size(-1)) if scale is None else scale
-    scores = _scores(query * factor, key.transpose(-2, -1))
-    if is_causal:
-        rows = torch.arange(query.size(-2), device=query.device)
-        columns = torch.arange(key.size(-2), device=query.device)
-        attn_mask = columns <= rows[:, None]
-    if attn_mask is None:
-        weights = torch.softmax(scores, -1)
-    else:
-        weights = _masked_softmax(scores, attn_mask)
-    weights = weights.to(query.dtype)
     if dropout_p > 0:
-        weights = functional.dropout(weights, dropout_p)
-    return weights @ value
+        return _with_dropout(query * factor, key, value, attn_mask, dropout_p, is_causal)
+    # Once, with keys in the sticks, as the products of all sections want them.
+    key = key.transpose(-2, -1).contiguous()
+    sections = [
+        _attend(
+            query[..., rows.first : rows.end, :] * factor,
+            key[..., :seen],
+            value[..., :seen, :],
+            _Mask(attn_mask, rows.first if is_causal else None, rows),
+        )
+        for rows, seen in _sections(query.size(-2), key.size(-1), is_causal)
+    ]
+    return sections[0] if len(sections) == 1 else torch.cat(sections, -2)
+
+
+class _Range(NamedTuple):
+    first: int
+    end: int
+
+
+def _is_number(length: int) -> bool:
+    """Is a length known? A symbol of a dynamic shape is not."""
+    return isinstance(length, int)
+
+
+def _sections(queries: int, keys: int, is_causal: bool) -> Iterator[tuple[_Range, int]]:
+    """Rows of queries, with the number of keys that they see."""
+    if not is_causal or not _is_number(queries) or not _is_number(keys):
+        yield _Range(0, queries), keys
+        return
+    rows = max(SECTION, -(-queries // MOST_SECTIONS))
+    for first in range(0, queries, rows):
+        end = min(first + rows, queries)
+        yield _Range(first, end), min(end, keys)
+
+
+def _chunks(keys: int) -> Iterator[_Range]:
+    if not _is_number(keys):
+        yield _Range(0, keys)
+        return
+    length = max(CHUNK, -(-keys // MOST_CHUNKS))
+    for first in range(0, keys, length):
+        yield _Range(first, min(first + length, keys))
+
+
+class _Mask(NamedTuple):
+    """What is added to scores, or says which count; of some rows of all queries."""
+
+    given: Tensor | None
+    causal_from: int | None  # the first row, if rows see keys up to their own position
+    rows: _Range
+
+    @property
+    def may_hide_all(self) -> bool:
+        return self.given is not None
+
+    def apply(self, scores: Tensor, keys: _Range) -> Tensor:
+        if self.given is not None:
+            part = self.given
+            if part.size(-2) != 1:
+                part = part[..., self.rows.first : self.rows.end, :]
+            if part.size(-1) != 1:
+                part = part[..., keys.first : keys.end]
+            if part.dtype == torch.bool:
+                return torch.where(part, scores, -math.inf)
+            return scores + part
+        if self.causal_from is None or (
+            _is_number(keys.end) and keys.end <= self.causal_from + 1
+        ):
+            return scores  # every row sees all of these keys
+        rows = torch.arange(scores.size(-2), device=scores.device) + self.causal_from
+        columns = torch.arange(scores.size(-1), device=scores.device) + keys.first
+        return torch.where(columns <= rows[:, None], scores, -math.inf)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: _Mask) -> Tensor:
+    """Attention of scaled queries to all of the keys, which are columns."""
+    top: Tensor | None = None  # the largest score so far, per row
+    total = result = query  # both are set with the first chunk
+    for keys in _chunks(key.size(-1)):
+        part = slice(keys.first, keys.end)
+        scores = mask.apply(_product(query, key[..., part]), keys)
+        here = scores.amax(-1, keepdim=True)
+        if mask.may_hide_all:
+            here = here.clamp_min(-LARGEST_16_BIT)  # finite, so that nothing is subtracted from it
+        now = here if top is None else torch.maximum(top, here)
+        weights = torch.exp(scores - now).to(query.dtype)
+        sums = weights.sum(-1, keepdim=True, dtype=torch.float32)
+        values = _product(weights, value[..., part, :])
+        if top is None:
+            total, result = sums, values
+        else:
+            past = torch.exp(top - now)
+            total, result = total * past + sums, result * past + values
+        top = now
+    if mask.may_hide_all:
+        # Where anything is seen the largest score contributes 1; where nothing is, zeros result.
+        total = total.clamp_min(1.0)
+    return (result * total.reciprocal()).to(query.dtype)
+
+
+def _with_dropout(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+) -> Tensor:
+    """The weights as a whole, as they are drawn for the whole."""
+    keys = _Range(0, key.size(-2))
+    mask = _Mask(attn_mask, 0 if is_causal else None, _Range(0, query.size(-2)))
+    scores = mask.apply(_product(query, key.transpose(-2, -1)), keys)
+    weights = torch.ops.aten._safe_softmax(scores, -1).to(query.dtype)
+    return functional.dropout(weights, dropout_p) @ value
 
 
 def _repeated(x: Tensor, heads: int) -> Tensor:
@@ -55,18 +173,10 @@ def _repeated(x: Tensor, heads: int) -> Tensor:
     return grouped.reshape(*batch, heads, length, width)
 
 
-def _scores(query: Tensor, key: Tensor) -> Tensor:
-    """query @ key in float32."""
-    batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-    a = query.expand(*batch, *query.shape[-2:]).reshape(-1, *query.shape[-2:])
-    b = key.expand(*batch, *key.shape[-2:]).reshape(-1, *key.shape[-2:])
-    product = torch.ops.spyre.bmm_to_float(a, b)
-    return product.view(*batch, query.size(-2), key.size(-1))
-
-
-def _masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    if mask.dtype == torch.bool:
-        scores = torch.where(mask, scores, -math.inf)
-    else:
-        scores = scores + mask
-    return torch.ops.aten._safe_softmax(scores, -1)
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b in float32."""
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    left = a.expand(*batch, *a.shape[-2:]).reshape(-1, *a.shape[-2:])
+    right = b.expand(*batch, *b.shape[-2:]).reshape(-1, *b.shape[-2:])
+    product = torch.ops.spyre.bmm_to_float(left, right)
+    return product.view(*batch, a.size(-2), b.size(-1))

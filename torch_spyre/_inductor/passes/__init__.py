@@ -11,6 +11,7 @@ from .division import span_reduction, work_distribution
 from .guarantees import check
 from .kernels import group_into_kernels
 from .layouts import propagate_spyre_tensor_layouts
+from .order import order_for_locality
 from .padding import pad_matmul_operands
 from .pool import pool_planning
 from .restickify import insert_restickifies
@@ -34,6 +35,7 @@ PASSES = (
     propagate_spyre_tensor_layouts,
     insert_restickifies,
     pad_matmul_operands,
+    order_for_locality,
     group_into_kernels,
     span_reduction,
     plan_cores_and_memory,

@@ -14,6 +14,7 @@ from .. import config
 from ..division import MatmulShape, MatmulSplit, matmul_division, span_slices, work_division
 from ..fitting import move_splittable
 from ..graph import Buffer, Op, Sizes, SpyreGraph
+from ..price import describe_matmul
 from ..sharing import Division, LocalSlice, boxes, matching_division, widest
 
 
@@ -105,6 +106,16 @@ class _Divider:
 
     def run(self) -> None:
         matmuls = {op: Division(_matmul(op)) for op in self.ops if op.kind == "matmul"}
+        by_rows = {op: Division(_matmul(op, most_n=1)) for op in matmuls}
+        plans = self._plans(matmuls)
+        if by_rows != matmuls:
+            # Results that are divided by rows can stay with the cores that reduce rows.
+            plans += self._plans(by_rows)
+        for op, division in min(plans, key=lambda plan: plan[0])[1].items():
+            self._take(op, division)
+
+    def _plans(self, matmuls: dict[Op, Division]) -> list[tuple[float, dict[Op, Division]]]:
+        """Divisions of all operations that follow those of the matmuls, with their times."""
         others = [op for op in self.ops if op.kind != "matmul"]
         # A reduction can't be cut along what it reduces, so it has the least choice.
         constrained = sorted(others, key=lambda op: op.kind != "reduction")
@@ -123,8 +134,7 @@ class _Divider:
                     self.divided.add(op)
             plan = {op: Division(op.slices, op.core_order) for op in self.ops}
             plans.append((sum(self._time(op) for op in self.ops), plan))
-        for op, division in min(plans, key=lambda plan: plan[0])[1].items():
-            self._take(op, division)
+        return plans
 
     @staticmethod
     def _take(op: Op, division: Division) -> None:
@@ -194,6 +204,10 @@ class _Divider:
         step.cores = prod(op.slices)
         step.bytes_read, step.bytes_written = read, 0 if is_kept else output.nbytes
         shares = [-(-n // s) for n, s in zip(op.fit.extents, op.slices, strict=True)]
+        if op.kind == "matmul":
+            describe_matmul(op, shares, step)
+            parts = _C._cost.breakdown(step)
+            return max(parts.pt, parts.memory) + 1e-6 * parts.pt
         if op.kind != "restickify":
             step.sfp_elements = prod(shares) * op.fit.lanes
         parts = _C._cost.breakdown(step)
@@ -220,7 +234,8 @@ def _is_useful(extent: int, count: int) -> bool:
     return -(-extent // -(-extent // count)) == count
 
 
-def _matmul(op: Op) -> Sizes:
+def _matmul(op: Op, most_n: int = 1 << 30) -> Sizes:
+    """Slices by the cost model, of n no more than so many."""
     fit = op.fit
     assert fit is not None
     assert fit.stick is not None
@@ -252,7 +267,7 @@ def _matmul(op: Op) -> Sizes:
     least = MatmulSplit(
         tuple(op.slices[i] for i in batch), tuple(op.slices[i] for i in rows), op.slices[fit.stick]
     )
-    split = matmul_division(shape, config.sencores, least)
+    split = matmul_division(shape, config.sencores, least, most_n=max(most_n, least.n))
     slices = [1] * len(fit.extents)
     for i, count in zip(batch, split.batch, strict=True):
         slices[i] = count

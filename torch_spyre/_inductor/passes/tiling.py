@@ -12,9 +12,8 @@ from ..tiling import Loop, find_loop, tile_dims
 from .division import divide_kernel, least_slices
 from .scratchpad import place_kernel
 
-# Loops of a kernel, and plans that are tried for each: a bound on the time to compile.
-MOST_LOOPS = 8
-MOST_TRIALS = 24
+MOST_LOOPS = 16  # of a kernel: a bound on the time to compile
+LEAST_BYTES = 1 << 18  # of a result whose way through LPDDR5 is worth a thought
 # A plan must be so much better to be worth a loop.
 LEAST_GAIN = 0.98
 
@@ -66,94 +65,117 @@ class _State:
             op.slices, op.core_order, op.tiles = slices, order, tiles
 
 
+Loops = list[tuple[int, Loop]]
+
+
 class _Kernel:
     def __init__(self, graph: SpyreGraph, ops: list[Op], numbers: Iterator[int]) -> None:
         self.graph = graph
         self.ops = ops
         self.numbers = numbers
         self.start = _State(graph, ops)
+        self.tried: set[Buffer] = set()
+        self.shares: set[tuple[str, int, int]] = set()  # that were good before
 
     def plan(self) -> list[Op]:
-        loops: list[tuple[int, Loop]] = []
+        loops: Loops = []
         best = self._try(loops)
         for _ in range(MOST_LOOPS):
-            better = self._with_another_loop(best, loops)
-            if better is None:
+            loop = self._next_loop(best, loops)
+            if loop is None:
                 break
-            best, loops = better
+            more = [*loops, (next(self.numbers), loop)]
+            plan = self._try(more)
+            if plan.price < best.price * LEAST_GAIN:
+                best, loops = plan, more
         self.start.restore()
         best.state.restore()
         return best.ops
 
-    def _try(self, loops: Sequence[tuple[int, Loop]]) -> _Plan:
+    def _try(self, loops: Loops) -> _Plan:
         """Plan the kernel with these loops."""
         ops = self._in_loops(loops)
         divide_kernel(ops)
         ops = place_kernel(self.graph, list(ops))
         return _Plan(ops, _State(self.graph, ops), nanoseconds(ops))
 
-    def _with_another_loop(
-        self, best: _Plan, loops: list[tuple[int, Loop]]
-    ) -> tuple[_Plan, list[tuple[int, Loop]]] | None:
-        """The best plan with one loop more; None if none is worth it."""
-        spilled = self._spilled(best)
-        if not spilled:
-            return None
-        ops = self._in_loops(loops)
-        found: tuple[_Plan, list[tuple[int, Loop]]] | None = None
-        trials = 0
-        for seed, dim, parts in self._candidates(ops, spilled):
-            loop = find_loop(ops, seed, dim, parts)
-            if loop is None or len(loop.inside) < 2:
-                continue
-            trials += 1
-            if trials > MOST_TRIALS:
-                break
-            more = [*loops, (next(self.numbers), loop)]
-            plan = self._try(more)
-            limit = best.price * LEAST_GAIN if found is None else found[0].price
-            if plan.price < limit:
-                found = plan, more
-            self._in_loops(loops)
-        return found
-
-    def _in_loops(self, loops: Sequence[tuple[int, Loop]]) -> list[Op]:
+    def _in_loops(self, loops: Loops) -> list[Op]:
         """The operations as they are before planning, in these loops, in their order."""
         self.start.restore()
         ops = self.ops
         for number, loop in loops:
-            ops = loop.apply(number)
-            for op in loop.inside:
-                op.slices = least_slices(op) or op.slices
+            ops = _apply(loop, number)
         return ops
 
-    def _spilled(self, plan: _Plan) -> list[Buffer]:
-        """Tensors between operations that went through LPDDR5, the largest first."""
-        best = {
-            op.output.buffer: op.output.buffer.nbytes
+    def _next_loop(self, best: _Plan, loops: Loops) -> Loop | None:
+        """A loop around what made or read the largest tensor that went through LPDDR5."""
+        for seed in self._seeds(best):
+            self.tried.add(seed.output.buffer)
+            ops = self._in_loops(loops)
+            loop = self._best_loop(ops, seed, loops)
+            if loop is not None:
+                return loop
+        return None
+
+    def _seeds(self, plan: _Plan) -> list[Op]:
+        """Whose results went through LPDDR5 only because they had to, the largest first."""
+        plan.state.restore()
+        seeds = [
+            op
             for op in plan.ops
             if op.output.buffer.is_temporary
             and op.output.buffer.local is None
-            and op.kind != "restickify"
+            and op.output.buffer not in self.tried
+            and op.output.buffer.nbytes >= LEAST_BYTES
             and not op.tiles
-        }
-        return sorted(best, key=lambda buffer: -best[buffer])
+            and tile_dims(op)
+        ]
+        return sorted(seeds, key=lambda op: -op.output.buffer.nbytes)
 
-    def _candidates(
-        self, ops: Sequence[Op], spilled: Sequence[Buffer]
-    ) -> Iterator[tuple[Op, int, int]]:
-        """Operations whose result did not fit, with dimensions and numbers of parts."""
-        seen = set()
-        for buffer in spilled[:4]:
-            for seed in ops:
-                if seed.output.buffer is not buffer or seed.tiles or seed.fit is None:
+    def _best_loop(self, ops: list[Op], seed: Op, loops: Loops) -> Loop | None:
+        """The loop over parts of a result with the best plan of what is in it."""
+        assert seed.fit is not None
+        found: tuple[float, Loop] | None = None
+        known = None
+        for dim in tile_dims(seed):
+            worse = 0
+            extent = seed.fit.extents[dim]
+            for parts in _counts(extent):
+                if self.shares and (seed.opcode, dim, extent // parts) not in self.shares:
                     continue
-                for dim in tile_dims(seed):
-                    extent = seed.fit.extents[dim]
-                    for parts in _counts(extent):
-                        if (seed, dim, parts) not in seen:
-                            seen.add((seed, dim, parts))
-                            yield seed, dim, parts
+                loop = find_loop(ops, seed, dim, parts)
+                if loop is None or len(loop.inside) < 2:
+                    break
+                price = self._local_price(loop)
+                self._in_loops(loops)
+                if found is None or price < found[0]:
+                    found, worse, known = (price, loop), 0, (seed.opcode, dim, extent // parts)
+                else:
+                    worse += 1
+                if worse == 2:
+                    break
+        if known is not None:
+            self.shares.add(known)
+        elif self.shares:
+            self.shares.clear()
+            return self._best_loop(ops, seed, loops)
+        return found[1] if found else None
+
+    def _local_price(self, loop: Loop) -> float:
+        """Of a loop and of what feeds it, planned by themselves."""
+        read = {read.buffer for op in loop.inside for read in op.reads}
+        feeding = [op for op in loop.before if op.output.buffer in read and not op.tiles]
+        _apply(loop, next(self.numbers))
+        local = [*feeding, *loop.inside]
+        divide_kernel(local)
+        return nanoseconds(place_kernel(self.graph, local))
+
+
+def _apply(loop: Loop, number: int) -> list[Op]:
+    ops = loop.apply(number)
+    for op in loop.inside:
+        op.slices = least_slices(op) or op.slices
+    return ops
 
 
 def _counts(extent: int) -> list[int]:
