@@ -1,7 +1,7 @@
 """Card programs of one step each, written out by hand: what a law is about and nothing else.
 
-Tensors lie as layouts have them: sticks of a row one column of sticks apart, rows next to each other.
-Cores take equal slices of the rows.
+Tensors lie as layouts have them: a column of sticks after the other, in each the rows in order. Cores
+take equal slices of the rows, unless a function says something else.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def pointwise(
     cores: int = CORES,
     tiles: int = 1,
 ) -> Program:
-    """An operation of `reads` operands; with `tiles`, that many times in a loop, `rows` each time."""
+    """An operation of `reads` operands, `tiles` times in a loop, on `rows` rows each time."""
     sticks, share = columns // LANES, rows // cores
     tile = share * STICK  # of a core, in a column of sticks
     height = tiles * cores * tile
@@ -126,6 +126,17 @@ def restickify(rows: int, columns: int) -> Program:
     step = Step("identity", StepKind.RESTICKIFY, _mask(CORES), extents, (source,), (target,))
     size = rows * columns * 2
     return Program(_tensors([size, size], written=1), (step,))
+
+
+def restickify_in_lx(edge: int) -> Program:
+    """Moves the stick within a square that every core has in its scratchpad."""
+    sticks = edge // LANES
+    across, along = (edge * STICK, 2, LANES * STICK, STICK), (LANES * STICK, STICK, edge * STICK, 2)
+    source = Operand(Space.LX, FP16, 0, Lanes.ELEMENT, (0,), across)
+    target = Operand(Space.LX, FP16, 0, Lanes.ELEMENT, (edge * edge * 2,), along)
+    extents = ((sticks, LANES, sticks, LANES),)
+    step = Step("identity", StepKind.RESTICKIFY, _mask(CORES), extents, (source,), (target,))
+    return Program((), (step,))
 
 
 # ---- Reductions ----------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,9 @@ SWEEPS = {
     "memory_sweeps": 19,
     "row_reduction_sweep": 8,
     "tile_sweep": 20,
-    "matmul_sweeps": 16,
+    "matmul_sweeps": 17,
     "ring_sweeps": 16,
-    "own_rates": 3,
+    "own_rates": 4,
 }
 
 
