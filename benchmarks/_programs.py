@@ -1,7 +1,7 @@
 """Card programs of one step each, written out by hand: what a law is about and nothing else.
 
-Tensors lie as layouts have them: a column of sticks after the other, in each the rows in order. Cores
-take equal slices of the rows, unless a function says something else.
+Tensors lie as layouts have them: a column of sticks after the other, in each the rows in order.
+Cores take equal slices of the rows, unless a function says something else.
 """
 
 from __future__ import annotations
