@@ -129,26 +129,15 @@ def print_kernels(kernels: list[KernelCost]) -> None:
         grouped: dict[str, list[StepCost]] = defaultdict(list)
         for step in kernel.steps:
             grouped[step.operation].append(step)
-        totals = sorted(map(_total, grouped.values()), key=lambda total: -total.microseconds)
-        for total in totals[:8]:
-            count = len(grouped[total.operation])
-            print(f"  {total.operation:20}{count:6}{total.cores:7}{'':12}{_figures(total)}")
-        rest = ", ".join(total.operation for total in totals[8:])
+        parts = [KernelCost(operation, tuple(steps)) for operation, steps in grouped.items()]
+        parts.sort(key=lambda part: -part.microseconds)
+        for part in parts[:8]:
+            print(f"  {part.name:20}{len(part.steps):6}{part.cores:7}{'':12}{_figures(part)}")
+        rest = ", ".join(part.name for part in parts[8:])
         print(f"  and {rest}" if rest else "")
 
 
-def _total(steps: list[StepCost]) -> StepCost:
-    return StepCost(
-        steps[0].operation,
-        max(step.cores for step in steps),
-        sum(step.visits for step in steps),
-        sum(step.bytes_read for step in steps),
-        sum(step.bytes_written for step in steps),
-        sum(step.microseconds for step in steps),
-    )
-
-
-def _figures(cost: KernelCost | StepCost) -> str:
+def _figures(cost: KernelCost) -> str:
     return (
         f"{cost.bytes_read / 2**20:12.2f}{cost.bytes_written / 2**20:9.2f}{cost.microseconds:13.1f}"
     )

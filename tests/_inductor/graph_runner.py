@@ -34,7 +34,7 @@ def settings_for(seed: int) -> dict[str, object]:
     return {
         "sencores": draw.choice((1, 4, 32)),
         "lx_planning": draw.random() < 0.75,
-        "layout_solver": draw.choice(("greedy", "firstfit", "bestfit")),
+        "layout_solver": draw.choice(("greedy", "firstfit", "bestfit", "exact")),
         "boundary_clones": draw.random() < 0.75,
     }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from torch_spyre import _C
 from torch_spyre._inductor.scratchpad.solvers import (
     BestFitLayoutSolver,
+    ExactLayoutSolver,
     FirstFitLayoutSolver,
     GreedyLayoutSolver,
     Request,
@@ -22,9 +25,10 @@ from torch_spyre._inductor.scratchpad.solvers import (
     solver,
 )
 
+SOLVERS = ("greedy", "firstfit", "bestfit", "exact")
 each_solver = pytest.mark.parametrize(
     "solve",
-    [pytest.param(solver(name).solve, id=name) for name in ("greedy", "firstfit", "bestfit")],
+    [pytest.param(solver(name).solve, id=name) for name in SOLVERS],
 )
 KIB = 1024
 
@@ -218,7 +222,7 @@ def most_saved(requests: list[Request], capacity: int) -> int:
                 assert_sound(requests, trial, capacity)
             except AssertionError:
                 continue
-            extend(index + 1, trial, saved + (request.benefit or 0))
+            extend(index + 1, trial, saved + request.worth)
 
     extend(0, {}, 0)
     return best
@@ -244,6 +248,67 @@ def test_up_front_solvers_save_almost_all_that_the_best_plan_of_a_small_program_
             best[name] += sum(worth[kept] for kept in solver(name).solve(requests, 6 * 128))
     assert best["firstfit"] >= 0.998 * best["exhaustive"]
     assert best["bestfit"] >= 0.998 * best["exhaustive"]
+
+
+class SpillEverything:
+    """Leaves all of the work to the search."""
+
+    def solve(self, _requests: Sequence[Request], _capacity: int) -> dict[str, int]:
+        return {}
+
+
+@pytest.mark.parametrize("exact", [solver("exact"), ExactLayoutSolver([SpillEverything()])])
+@given(programs(most=5), st.integers(2, 6))
+@settings(max_examples=80, deadline=None)
+def test_no_plan_saves_more_than_the_exact_one(exact, requests, capacity):
+    requests = [shrunk(request) for request in requests]
+    plan = exact.solve(requests, capacity * 128)
+    assert_sound(requests, plan, capacity * 128)
+    saved = sum(request.worth for request in requests if request.name in plan)
+    assert saved == most_saved(requests, capacity * 128)
+
+
+def shrunk(request: Request) -> Request:
+    """A few sticks at most, so that every address can be tried."""
+    nbytes = {1: 1, 128: 128, 200: 200, 512: 384, 1024: 500, 5000: 640}[request.nbytes]
+    return replace(request, nbytes=nbytes)
+
+
+def test_a_buffer_may_rest_where_only_the_result_that_overwrites_it_needs_to_be():
+    requests = [
+        Request("a", 256, 0, 4),
+        Request("b", 384, 1, 3),
+        Request("c", 384, 1, 3),
+        Request("d", 512, 1, 1),
+        Request("over a", 256, 4, 4, ("a",)),
+        Request("e", 384, 2, 6),
+        Request("over e", 384, 6, 8, ("e",)),
+    ]
+    plan = ExactLayoutSolver([SpillEverything()]).solve(requests, 768)
+    assert_sound(requests, plan, 768)
+    assert requests[3].name in plan
+    assert sum(request.size for request in requests if request.name in plan) == 1792
+
+
+def test_the_exact_solver_beats_the_others_where_orders_are_unlucky():
+    rng = random.Random(5)
+    better = 0
+    for _ in range(100):
+        requests = random_program(rng, 14, 8)
+        worth = {request.name: request.worth for request in requests}
+        saved = {
+            name: sum(worth[kept] for kept in solver(name).solve(requests, 16 * 128))
+            for name in ("firstfit", "bestfit", "exact")
+        }
+        assert saved["exact"] >= max(saved["firstfit"], saved["bestfit"])
+        better += saved["exact"] > max(saved["firstfit"], saved["bestfit"])
+    assert better >= 1
+
+
+def test_the_exact_solver_that_may_not_search_is_as_good_as_those_it_starts_from():
+    requests = random_program(random.Random(5), 40, 16)
+    best = BestFitLayoutSolver()
+    assert ExactLayoutSolver([best], 0).solve(requests, 2048) == best.solve(requests, 2048)
 
 
 # ---- Figures ----------------------------------------------------------------------------------
@@ -283,8 +348,9 @@ def test_solvers_are_found_by_the_names_that_layout_solver_takes():
     assert isinstance(solver("greedy"), GreedyLayoutSolver)
     assert isinstance(solver("firstfit"), FirstFitLayoutSolver)
     assert isinstance(solver("bestfit"), BestFitLayoutSolver)
-    with pytest.raises(ValueError, match="LAYOUT_SOLVER='exact'.*greedy, firstfit, bestfit"):
-        solver("exact")
+    assert isinstance(solver("exact"), ExactLayoutSolver)
+    with pytest.raises(ValueError, match="LAYOUT_SOLVER='best'.*greedy, firstfit, bestfit, exact"):
+        solver("best")
 
 
 @each_solver

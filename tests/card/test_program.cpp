@@ -266,8 +266,58 @@ TEST(loops_multiply_time_and_bytes) {
   ProgramBuilder once = valid();
   ProgramBuilder looped = valid();
   looped.nodes = {{1, 0, 3, 2}, {1, 0, 2, 1}, {0, 0, 0, 0}};
-  CHECK_EQ(load_program(looped.bytes())->nanoseconds, 6 * load_program(once.bytes())->nanoseconds);
+  cost::Step tile;
+  tile.cores = 2;
+  tile.bytes_read = 1024;
+  tile.bytes_written = 512;
+  tile.sfp_elements = 2 * 64;
+  CHECK_EQ(load_program(once.bytes())->nanoseconds, cost::nanoseconds(tile));
+  // Two sticks per core: without a stick dimension each is a row.
+  tile.tile_rows_per_core = 2;
+  tile.tile_columns = 64;
+  CHECK_EQ(load_program(looped.bytes())->nanoseconds, 6 * cost::nanoseconds(tile));
   CHECK_EQ(load_program(looped.bytes())->bytes_read, 6 * 1024);
+}
+
+namespace {
+
+// Negates `rows` x `sticks` sticks per core in a loop.
+ProgramBuilder negated_tiles(uint32_t count, int64_t rows, int64_t sticks, bool in_lx) {
+  ProgramBuilder builder;
+  const int64_t slice = rows * sticks * 128;
+  const uint32_t x = builder.address(2 * slice);
+  const uint32_t y = builder.address(2 * slice, true);
+  const std::vector<int64_t> stride = {sticks * 128, 128};
+  const OperandRecord lx = builder.operand(Space::Lx, 0, kHalf, Lanes::Vector, {0}, stride);
+  const uint32_t step = builder.step(Opcode::neg, 0b11, {rows, sticks},
+                                     {in_lx ? lx : builder.device(x, kHalf, stride, {0, slice})},
+                                     in_lx ? lx : builder.device(y, kHalf, stride, {0, slice}));
+  builder.steps[step].stick_dim = 1;
+  builder.loop(count, 1);
+  builder.run(step);
+  return builder;
+}
+
+}  // namespace
+
+TEST(a_tile_of_few_rows_wastes_bandwidth) {
+  for (const int64_t rows : {1, 4, 100}) {
+    cost::Step tile;
+    tile.cores = 2;
+    tile.bytes_read = tile.bytes_written = 2 * rows * 16 * 128;
+    tile.sfp_elements = rows * 16 * 64;
+    CHECK_EQ(load_program(negated_tiles(1, rows, 16, false).bytes())->nanoseconds,
+             cost::nanoseconds(tile));
+    tile.tile_rows_per_core = rows;
+    tile.tile_columns = 16 * 64;
+    CHECK_EQ(load_program(negated_tiles(5, rows, 16, false).bytes())->nanoseconds,
+             5 * cost::nanoseconds(tile));
+  }
+}
+
+TEST(a_tile_in_lx_takes_as_long_as_any_other_visit) {
+  const int64_t once = load_program(negated_tiles(1, 1, 16, true).bytes())->nanoseconds;
+  CHECK_EQ(load_program(negated_tiles(7, 1, 16, true).bytes())->nanoseconds, 7 * once);
 }
 
 // ---- Reductions, matmuls, gathers --------------------------------------------------------------

@@ -136,6 +136,19 @@ def test_relayout_over_the_ring_shares_its_bandwidth_among_the_pieces(
     assert ring == close(size / (550 / split))
 
 
+@given(st.integers(1, 32), st.integers(1, 32), COUNTS, COUNTS)
+def test_what_goes_round_the_ring_is_relaid_data_and_fp32_partial_sums(
+    k_split: int, groups: int, elements: int, relaid: int
+) -> None:
+    step = Step(
+        cores=k_split * groups,
+        k_split=k_split,
+        output_elements=elements,
+        relayout_bytes=relaid,
+    )
+    assert cost.ring_bytes(step) == relaid + groups * (k_split - 1) * elements * 4
+
+
 # ---- What is ours -----------------------------------------------------------------------------
 
 

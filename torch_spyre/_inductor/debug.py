@@ -17,14 +17,13 @@ from torch._inductor import config as inductor_config
 from torch._inductor.virtualized import V
 
 from torch_spyre.backend.replay import write_views
-from torch_spyre.ir.spec import OpSpec
 from torch_spyre.ir.spec_text import kernel_text
 
 from . import config, report
 from .graph import Buffer, SpyreGraph
 
 if TYPE_CHECKING:
-    from .plan import Kernels, PlannedKernel
+    from .plan import Kernels
 
 log = logging.getLogger("torch_spyre.inductor")
 
@@ -56,8 +55,7 @@ def show(kernels: Kernels, graph: SpyreGraph) -> None:
     if not is_traced and not config.dump_cost:
         return
     costs = [
-        report.kernel_cost(f"kernel_{i}", kernel.bundle, step_names(kernel))
-        for i, kernel in enumerate(kernels.kernels)
+        report.kernel_cost(f"kernel_{i}", kernel.bundle) for i, kernel in enumerate(kernels.kernels)
     ]
     if config.dump_cost:
         print(report.text(costs), file=sys.stderr)
@@ -74,15 +72,6 @@ def _write(folder: Path, kernels: Kernels, graph: SpyreGraph, costs: str) -> Non
         kernel.bundle.write(target)
         write_views(target, kernel.views)
         (target / "opspecs.txt").write_text(kernel_text(kernel.draft.spec, sources=True) + "\n")
-
-
-def step_names(kernel: PlannedKernel) -> list[tuple[str, str, str]]:
-    """Operation, result and source line of each step, in order."""
-    return [
-        (op.op, op.origin.buffer, f"{op.origin.file}:{op.origin.line}" if op.origin.file else "")
-        for op in kernel.draft.spec.body
-        if isinstance(op, OpSpec)
-    ]
 
 
 # ---- Text ---------------------------------------------------------------------------------------

@@ -9,12 +9,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from torch_spyre.backend.cost import KernelCost
     from torch_spyre.backend.replay import Comparison, Replay, Run
+    from torch_spyre.backend.spyrecode import StepInfo
 
 PASSED, FAILED, UNUSABLE = 0, 1, 2
 
@@ -109,7 +111,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def print_run(console: Console, directory: Path, replay: Replay, run: Run) -> None:
     """Totals as they were counted, and a table of the steps as they are modelled."""
-    from torch_spyre import _C
+    from torch_spyre.backend.cost import program_cost
 
     arguments = replay.code.manifest.arguments
     console.print(f"{directory}: {len(arguments)} arguments, {len(replay.bundle.sdscs)} operations")
@@ -122,28 +124,27 @@ def print_run(console: Console, directory: Path, replay: Replay, run: Run) -> No
         f"{_time(run.nanoseconds)} on the card, {_bytes(run.bytes_read)} read, "
         f"{_bytes(run.bytes_written)} written"
     )
-    _print_steps(console, replay, _C._card.figures(replay.code.program)["steps"])
+    manifest = replay.code.manifest
+    _print_steps(console, program_cost("", replay.code.program, manifest.steps), manifest.steps)
 
 
-def _print_steps(console: Console, replay: Replay, figures: list[dict[str, Any]]) -> None:
+def _print_steps(console: Console, cost: KernelCost, infos: Sequence[StepInfo]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for name in ("step", "operation", "cores", "time", "read", "written", "busiest", "from"):
-        is_text = name in ("operation", "busiest", "from")
+    for name in ("step", "operation", "cores", "time", "read", "written", "bound by", "from"):
+        is_text = name in ("operation", "bound by", "from")
         table.add_column(name, justify="left" if is_text else "right")
-    for number, (info, step) in enumerate(zip(replay.code.manifest.steps, figures, strict=True)):
-        units = {unit: step[f"{unit}_ns"] for unit in ("memory", "pt", "sfp", "lx")}
-        busiest = max(units, key=lambda unit: units[unit])
-        times = f" ×{step['visits']}" if step["visits"] > 1 else ""
+    for number, (info, step) in enumerate(zip(infos, cost.steps, strict=True)):
+        times = f" ×{step.visits}" if step.visits > 1 else ""
         table.add_row(
             str(number),
             info.op + times,
-            str(step["cores"]),
-            _time(step["nanoseconds"]),
-            _bytes(step["bytes_read"]),
-            _bytes(step["bytes_written"]),
-            busiest,
+            str(step.cores),
+            _time(round(step.microseconds * 1000)),
+            _bytes(step.bytes_read),
+            _bytes(step.bytes_written),
+            step.bound,
             info.source or info.file,
         )
     console.print(table)

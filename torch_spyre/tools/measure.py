@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 import torch
 
 from torch_spyre import _C
+from torch_spyre.backend.cost import KernelCost, StepCost, program_cost
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device.diagnostics import counters
 from torch_spyre.device.management import synchronize
+
+__all__ = [
+    "Cost",
+    "KernelCost",
+    "StepCost",
+    "compiled_kernels",
+    "kernel_cost",
+    "largest_error",
+    "measure",
+]
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -65,74 +76,9 @@ def measure(
 # ---- Kernels ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class StepCost:
-    """One step of a card program; all visits of a loop together."""
-
-    operation: str
-    cores: int
-    visits: int
-    bytes_read: int
-    bytes_written: int
-    microseconds: float
-
-
-@dataclass(frozen=True)
-class KernelCost:
-    """A compiled kernel: what one launch of it costs."""
-
-    name: str
-    bytes_read: int
-    bytes_written: int
-    microseconds: float
-    lx_bytes: int  # of each scratchpad, in use at most
-    pool_bytes: int
-    steps: tuple[StepCost, ...]
-
-    @property
-    def cores(self) -> int:
-        """Of the widest step."""
-        return max((step.cores for step in self.steps), default=0)
-
-
 def kernel_cost(kernel: _C.Kernel) -> KernelCost:
     """The figures of a kernel's program, as the card will count them."""
-    figures = _C._card.figures(kernel.program)
-    steps = tuple(
-        StepCost(
-            operation,
-            step["cores"],
-            step["visits"],
-            step["bytes_read"],
-            step["bytes_written"],
-            step["nanoseconds"] / 1000,
-        )
-        for operation, step in zip(step_names(kernel.program), figures["steps"], strict=True)
-    )
-    return KernelCost(
-        kernel.name,
-        figures["bytes_read"],
-        figures["bytes_written"],
-        figures["nanoseconds"] / 1000,
-        max(figures["lx_high_water"], default=0),
-        kernel.pool_bytes,
-        steps,
-    )
-
-
-def step_names(program: bytes) -> Iterator[str]:
-    """The names of a program's steps, in the order in which they stand there."""
-    from torch_spyre.backend.program import Loop, Step, StepKind, decode
-
-    def walk(body: tuple[Step | Loop, ...]) -> Iterator[str]:
-        for entry in body:
-            if isinstance(entry, Loop):
-                yield from walk(entry.body)
-            else:
-                is_copy = entry.kind is StepKind.RESTICKIFY
-                yield "restickify" if is_copy else entry.opcode
-
-    yield from walk(decode(program).body)
+    return program_cost(kernel.name, kernel.program, pool_bytes=kernel.pool_bytes)
 
 
 def compiled_kernels() -> list[KernelCost]:

@@ -10,9 +10,9 @@ from typing import ParamSpec, TypeVar
 from unittest import mock
 
 from torch_spyre import _C
+from torch_spyre.backend.cost import step_names
 from torch_spyre.ops import eager
 from torch_spyre.ops.plan import Argument, Plan, UnsupportedError
-from torch_spyre.tools.measure import step_names
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

@@ -1,8 +1,5 @@
 """Where buffers with lifetimes lie in one address space: the scratchpad, or the LPDDR5 pool.
 
-Time is counted in operations. A buffer takes its bytes from the operation that writes it to the
-last one that reads it, both included; buffers that live at the same time lie apart. The one
-exception is in-place: an operation may write its result over an operand that nobody reads later.
 All cores use the same addresses, so one plan serves the scratchpads of all of them.
 """
 
@@ -10,68 +7,37 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from torch_spyre.ir import STICK_BYTES
+from .exact import ExactLayoutSolver
+from .request import (
+    Addresses,
+    LayoutSolver,
+    Request,
+    check_requests,
+    peak_bytes,
+    round_up_to_stick,
+)
+
+__all__ = [
+    "Addresses",
+    "BestFitLayoutSolver",
+    "ExactLayoutSolver",
+    "FirstFitLayoutSolver",
+    "GreedyLayoutSolver",
+    "LayoutSolver",
+    "Request",
+    "extent_of",
+    "lx_capacity",
+    "peak_bytes",
+    "plan_pool",
+    "round_up_to_stick",
+    "solver",
+]
 
 LX_BYTES = 2 * 1024 * 1024
 LX_RESERVED = 64 * 1024  # program and debug
-
-Addresses = dict[str, int]
-
-
-@dataclass(frozen=True)
-class Request:
-    """A buffer of `nbytes` (per core, in LX), live from operation `first` to `last` inclusive.
-
-    `over` names operands of operation `first` that die there and that it may overwrite: as large
-    as this buffer, and walked in the same order. `benefit` is the LPDDR5 traffic in bytes that
-    keeping the buffer saves; unknown, it is taken to be in proportion to the size.
-    """
-
-    name: str
-    nbytes: int
-    first: int
-    last: int
-    over: tuple[str, ...] = ()
-    benefit: int | None = None
-
-    @property
-    def size(self) -> int:
-        """The bytes it takes: whole sticks."""
-        return round_up_to_stick(self.nbytes)
-
-    @property
-    def worth(self) -> int:
-        """What is lost when the buffer is spilled."""
-        return self.size if self.benefit is None else self.benefit
-
-    @property
-    def footprint(self) -> int:
-        """Bytes times operations: how much of the scratchpad it denies to others."""
-        return self.size * (self.last - self.first + 1)
-
-
-class LayoutSolver(Protocol):
-    """Gives addresses to buffers.
-
-    Addresses are multiples of 128 bytes, and every buffer ends within `capacity`. A name that is
-    missing from the result did not fit: that buffer is spilled to LPDDR5. The result depends on
-    the set of requests alone, not on their order.
-    """
-
-    def solve(self, requests: Sequence[Request], capacity: int) -> Addresses: ...
-
-
-def round_up_to_stick(nbytes: int) -> int:
-    """The next multiple of a stick.
-
-    >>> round_up_to_stick(129)
-    256
-    """
-    return -(-nbytes // STICK_BYTES) * STICK_BYTES
 
 
 def lx_capacity(fraction: float) -> int:
@@ -88,27 +54,6 @@ def lx_capacity(fraction: float) -> int:
             f"fraction from 0 to 1"
         )
     return round_up_to_stick(int((LX_BYTES - LX_RESERVED) * (1 - fraction)))
-
-
-def peak_bytes(requests: Sequence[Request]) -> int:
-    """A bound that no plan of all these buffers can beat: the most bytes live at one time.
-
-    A result that may overwrite an operand is counted as if it did.
-    """
-    _check(requests)
-    known = {request.name for request in requests}
-    change: dict[int, int] = {}
-    for request in requests:
-        # Over an operand, it takes no bytes of its own until that operand is gone.
-        start = request.first + (not known.isdisjoint(request.over))
-        if start <= request.last:
-            change[start] = change.get(start, 0) + request.size
-            change[request.last + 1] = change.get(request.last + 1, 0) - request.size
-    live = peak = 0
-    for operation in sorted(change):
-        live += change[operation]
-        peak = max(peak, live)
-    return peak
 
 
 # ---- The address space ------------------------------------------------------------------------
@@ -292,7 +237,7 @@ class GreedyLayoutSolver:
     """
 
     def solve(self, requests: Sequence[Request], capacity: int) -> Addresses:
-        _check(requests)
+        check_requests(requests)
         return _place(sorted(requests, key=_by_time), capacity, _first_fit)
 
 
@@ -307,7 +252,7 @@ class _UpFrontSolver:
     _fit: _Fit
 
     def solve(self, requests: Sequence[Request], capacity: int) -> Addresses:
-        _check(requests)
+        check_requests(requests)
         worth = {request.name: request.worth for request in requests}
         best: Addresses = {}
         most = -1
@@ -339,15 +284,16 @@ class BestFitLayoutSolver(_UpFrontSolver):
     _fit = staticmethod(_best_fit)
 
 
-_SOLVERS: dict[str, type[LayoutSolver]] = {
+_SOLVERS: dict[str, Callable[[], LayoutSolver]] = {
     "greedy": GreedyLayoutSolver,
     "firstfit": FirstFitLayoutSolver,
     "bestfit": BestFitLayoutSolver,
+    "exact": lambda: ExactLayoutSolver((BestFitLayoutSolver(), FirstFitLayoutSolver())),
 }
 
 
 def solver(name: str) -> LayoutSolver:
-    """The solver that LAYOUT_SOLVER names: greedy, firstfit or bestfit."""
+    """The solver that LAYOUT_SOLVER names: greedy, firstfit, bestfit or exact."""
     if name not in _SOLVERS:
         raise ValueError(
             f"LAYOUT_SOLVER={name!r} is no layout solver; legal values: {', '.join(_SOLVERS)}"
@@ -362,6 +308,7 @@ def plan_pool(requests: Sequence[Request]) -> tuple[Addresses, int]:
     each of which the buffers that end at the top are then moved forward for a few rounds, and the
     smallest pool is taken. The search ends early when no pool can be smaller.
     """
+    check_requests(requests)
     bound = peak_bytes(requests)
     unlimited = sum(request.size for request in requests)
     rounds = _rounds(requests, 8)
@@ -392,37 +339,3 @@ def extent_of(requests: Iterable[Request], addresses: Addresses) -> int:
         ),
         default=0,
     )
-
-
-def _check(requests: Sequence[Request]) -> None:
-    """Refuse requests that contradict themselves or each other."""
-    by_name = {request.name: request for request in requests}
-    if len(by_name) != len(requests):
-        names = [request.name for request in requests]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise ValueError(f"buffers requested more than once: {', '.join(twice)}")
-    for request in requests:
-        if request.nbytes < 1 or request.first > request.last:
-            raise ValueError(
-                f"buffer {request.name}: {request.nbytes} bytes from operation {request.first} to "
-                f"{request.last}; it needs at least one byte and one operation"
-            )
-        for name in request.over:
-            # An operand that is not here lies elsewhere, in LPDDR5 say: nothing to share.
-            operand = by_name.get(name)
-            if operand is not None:
-                _check_in_place(request, operand)
-
-
-def _check_in_place(request: Request, operand: Request) -> None:
-    if not operand.first < operand.last == request.first:
-        raise ValueError(
-            f"buffer {request.name}, written by operation {request.first}, can't overwrite "
-            f"{operand.name}, which lives from {operand.first} to {operand.last}: only an operand "
-            f"that is written earlier and read for the last time there can be overwritten"
-        )
-    if request.size != operand.size:
-        raise ValueError(
-            f"buffer {request.name} of {request.nbytes} bytes can't overwrite {operand.name} of "
-            f"{operand.nbytes} bytes: in-place needs the same size"
-        )

@@ -131,6 +131,13 @@ void bind_cost(py::module_& m) {
       },
       py::arg("step"), "max(PT, SFP, LPDDR5, LX) + ring, rounded up to whole nanoseconds.");
   module.def(
+      "ring_bytes",
+      [](const Step& step) {
+        check(step);
+        return cost::ring_bytes(step);
+      },
+      py::arg("step"), "What goes round the ring, all cores together.");
+  module.def(
       "dma_nanoseconds",
       [](int64_t bytes) {
         require_at_least(0, {{"bytes", bytes}});

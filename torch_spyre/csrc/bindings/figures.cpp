@@ -50,11 +50,15 @@ py::dict program_figures(const Program& program) {
     out["cores"] = step.cores;
     out["bytes_read"] = step.bytes_read;
     out["bytes_written"] = step.bytes_written;
+    out["lx_read"] = step.lx_read;
+    out["lx_written"] = step.lx_written;
+    out["ring_bytes"] = step.ring_bytes;
     out["nanoseconds"] = step.nanoseconds;
     out["pt_ns"] = step.pt;
     out["sfp_ns"] = step.sfp;
     out["memory_ns"] = step.memory;
     out["lx_ns"] = step.lx;
+    out["ring_ns"] = step.ring;
     steps.append(out);
   }
   py::dict out;

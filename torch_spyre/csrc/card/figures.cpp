@@ -21,11 +21,13 @@ constexpr int64_t kMaxPricedLoops = 1 << 10;
 // A step at some indices of the loops around it.
 class Description {
  public:
-  Description(const Program& program, size_t step, std::span<const uint32_t> loops)
+  // `is_tile`: loops repeat the step, so that one visit is a part of the work.
+  Description(const Program& program, size_t step, std::span<const uint32_t> loops, bool is_tile)
       : program_(program),
         step_(program.steps[step]),
         lanes_(program.lanes[step]),
         loops_(loops),
+        is_tile_(is_tile),
         operands_(operands_of(program, step_)) {
     for (int core = 0; core < kCores; ++core) {
       if (has_core(step_.cores, core)) cores_.push_back(core);
@@ -42,7 +44,11 @@ class Description {
     }
     for (const int& core : cores_) add_core(core, {&core, 1}, cost);
     if (cost.traffic == cost::Traffic::RowReduction) cost.rows = output_rows();
-    if (is_kind(step_, StepKind::Matmul)) add_matmul(cost);
+    if (is_kind(step_, StepKind::Matmul)) {
+      add_matmul(cost);
+    } else if (is_tile_ && cost.bytes_read + cost.bytes_written > 0) {
+      add_tile(cost);
+    }
     return cost;
   }
 
@@ -182,6 +188,24 @@ class Description {
     return rows;
   }
 
+  // ---- Tiles -----------------------------------------------------------------------------------
+
+  // Of the busiest core. Without a stick dimension every iteration is a row of its own.
+  void add_tile(cost::Step& cost) const {
+    int64_t most = 0;
+    for (const int core : cores_) {
+      const int64_t count = iterations(core);
+      if (count <= most) continue;
+      most = count;
+      const int64_t sticks =
+          step_.stick_dim == kNoStickDim
+              ? 1
+              : extent_at(program_, step_, core_slot(step_.cores, core), step_.stick_dim);
+      cost.tile_rows_per_core = count / sticks;
+      cost.tile_columns = sticks * lanes_;
+    }
+  }
+
   // ---- Matmul ----------------------------------------------------------------------------------
 
   struct Shape {
@@ -256,6 +280,7 @@ class Description {
   const StepRecord& step_;
   const int lanes_;
   const std::span<const uint32_t> loops_;
+  const bool is_tile_;
   const std::span<const OperandRecord> operands_;
   std::vector<int> cores_;
 };
@@ -269,11 +294,15 @@ void add_visits(StepFigures& figures, const cost::Step& step, int64_t visits) {
   figures.cores = step.cores;
   figures.bytes_read += visits * step.bytes_read;
   figures.bytes_written += visits * step.bytes_written;
+  figures.lx_read += visits * step.lx_read;
+  figures.lx_written += visits * step.lx_written;
+  figures.ring_bytes += visits * cost::ring_bytes(step);
   figures.nanoseconds += visits * cost::nanoseconds(step);
   figures.pt += busy(shares.pt);
   figures.sfp += busy(shares.sfp);
   figures.memory += busy(shares.memory);
   figures.lx += busy(shares.lx);
+  figures.ring += busy(shares.ring);
 }
 
 // One node below loops of these counts. Where masks move with loops, iteration by iteration.
@@ -289,14 +318,15 @@ void add_node(const Program& program, uint32_t step, std::span<const uint32_t> c
   for (size_t depth = 0; depth < counts.size(); ++depth) {
     (moves[depth] ? points : others) *= counts[depth];
   }
+  const bool is_tile = points * others > 1;
   std::array<uint32_t, kLoopDepth> index{};
   const std::span<const uint32_t> loops(index.data(), counts.size());
   if (points > kMaxPricedLoops) {
-    add_visits(figures, Description(program, step, loops).describe(), points * others);
+    add_visits(figures, Description(program, step, loops, is_tile).describe(), points * others);
     return;
   }
   for (int64_t i = 0; i < points; ++i) {
-    add_visits(figures, Description(program, step, loops).describe(), others);
+    add_visits(figures, Description(program, step, loops, is_tile).describe(), others);
     for (size_t depth = counts.size(); depth-- > 0;) {
       if (!moves[depth]) continue;
       if (++index[depth] < counts[depth]) break;

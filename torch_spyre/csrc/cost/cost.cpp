@@ -135,6 +135,12 @@ int64_t nanoseconds(const Step& step) {
   return whole_nanoseconds(std::max({units.pt, units.sfp, units.memory, units.lx}) + units.ring);
 }
 
+int64_t ring_bytes(const Step& step) {
+  const int64_t hops = std::max(0, step.k_split - 1);
+  const int64_t groups = std::max(1, step.cores / std::max(1, step.k_split));
+  return step.relayout_bytes + hops * groups * step.output_elements * int64_t{sizeof(float)};
+}
+
 int64_t dma_nanoseconds(int64_t bytes) {
   return whole_nanoseconds(static_cast<double>(bytes) / kPcieRate);
 }

@@ -41,7 +41,11 @@ struct Step {
   int64_t relayout_bytes = 0;
   int relayout_split = 1;
 
-  // Coarse tiles of non-matmul steps (0: not tiled)
+  // Coarse tiles of non-matmul steps (0: not tiled). One tile is one visit of a step in a loop. Our
+  // reading of the law: of what the busiest core takes of it, the columns are the elements along
+  // the stick dimension and the rows are its iterations along all others. The law was fitted where
+  // cores take whole rows; where sticks are divided too, a core's columns are those of its own
+  // slice.
   int64_t tile_rows_per_core = 0;
   int64_t tile_columns = 0;
 };
@@ -53,6 +57,10 @@ struct Breakdown {
 
 Breakdown breakdown(const Step& step);
 int64_t nanoseconds(const Step& step);
+
+// What goes round the ring, all cores together: relaid bytes, and the fp32 partial sums of every
+// group of cores that share an output.
+int64_t ring_bytes(const Step& step);
 
 // One DMA transfer over the host link.
 int64_t dma_nanoseconds(int64_t bytes);
