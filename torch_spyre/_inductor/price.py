@@ -60,6 +60,10 @@ def _step(op: Op) -> Any:
         describe_matmul(op, shares, step)
     elif op.kind != "restickify":
         step.sfp_elements = prod(shares) * op.fit.lanes
+    if op.tiles and op.kind != "matmul" and step.bytes_read + step.bytes_written:
+        columns = 1 if op.fit.stick is None else shares[op.fit.stick]
+        step.tile_rows_per_core = prod(shares) // columns
+        step.tile_columns = columns * op.fit.lanes
     return step
 
 

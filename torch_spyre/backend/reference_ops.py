@@ -181,6 +181,7 @@ FLOAT: dict[str, Callable[..., Array]] = {
     "add_scaled": lambda a, b, alpha: a + alpha * b,
     "sub_scaled": lambda a, b, alpha: a - alpha * b,
     "softplus": _softplus,
+    "exp_sub": lambda a, b, alpha: np.exp((a - b) * alpha),
     "leaky_relu": lambda a, slope: np.where(a > 0, a, a * slope),
     "addcmul": lambda a, b, c, value: a + value * b * c,
     "addcdiv": lambda a, b, c, value: a + value * b / c,

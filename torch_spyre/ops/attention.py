@@ -24,7 +24,7 @@ from torch_spyre.ops.decompositions import LARGEST_16_BIT
 Tensor = torch.Tensor
 
 # Keys whose scores are looked at together; more chunks than the most make a graph too long.
-CHUNK = 1024
+CHUNK = 2048
 MOST_CHUNKS = 4
 # Queries of a causal section, at least; more sections save more of the products that are masked.
 SECTION = 256
@@ -54,9 +54,10 @@ def attention(
     key = key.transpose(-2, -1).contiguous()
     sections = [
         _attend(
-            query[..., rows.first : rows.end, :] * factor,
+            query[..., rows.first : rows.end, :],
             key[..., :seen],
             value[..., :seen, :],
+            factor,
             _Mask(attn_mask, rows.first if is_causal else None, rows),
         )
         for rows, seen in _sections(query.size(-2), key.size(-1), is_causal)
@@ -105,6 +106,10 @@ class _Mask(NamedTuple):
     def may_hide_all(self) -> bool:
         return self.given is not None
 
+    @property
+    def is_added(self) -> bool:
+        return self.given is not None and self.given.dtype != torch.bool
+
     def apply(self, scores: Tensor, keys: _Range) -> Tensor:
         if self.given is not None:
             part = self.given
@@ -124,30 +129,42 @@ class _Mask(NamedTuple):
         return torch.where(columns <= rows[:, None], scores, -math.inf)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, mask: _Mask) -> Tensor:
-    """Attention of scaled queries to all of the keys, which are columns."""
+def _attend(query: Tensor, key: Tensor, value: Tensor, factor: float, mask: _Mask) -> Tensor:
+    """Attention of queries to all of the keys, which are columns.
+
+    The factor of the scores is that of their differences, so it is left to the exponential.
+    """
     top: Tensor | None = None  # the largest score so far, per row
     total = result = query  # both are set with the first chunk
     for keys in _chunks(key.size(-1)):
         part = slice(keys.first, keys.end)
-        scores = mask.apply(_product(query, key[..., part]), keys)
+        scores = _product(query, key[..., part])
+        if mask.is_added or factor <= 0:  # what is largest depends on it
+            scores, later = scores * factor, 1.0
+        else:
+            later = factor
+        scores = mask.apply(scores, keys)
         here = scores.amax(-1, keepdim=True)
         if mask.may_hide_all:
             here = here.clamp_min(-LARGEST_16_BIT)  # finite, so that nothing is subtracted from it
         now = here if top is None else torch.maximum(top, here)
-        weights = torch.exp(scores - now).to(query.dtype)
+        weights = _exponential(scores - now, later).to(query.dtype)
         sums = weights.sum(-1, keepdim=True, dtype=torch.float32)
         values = _product(weights, value[..., part, :])
         if top is None:
             total, result = sums, values
         else:
-            past = torch.exp(top - now)
+            past = _exponential(top - now, later)
             total, result = total * past + sums, result * past + values
         top = now
     if mask.may_hide_all:
         # Where anything is seen the largest score contributes 1; where nothing is, zeros result.
         total = total.clamp_min(1.0)
     return (result * total.reciprocal()).to(query.dtype)
+
+
+def _exponential(x: Tensor, factor: float) -> Tensor:
+    return torch.exp(x if factor == 1 else x * factor)
 
 
 def _with_dropout(

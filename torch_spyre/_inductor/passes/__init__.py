@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .. import config
 from ..graph import SpyreGraph
+from .combine import combine_exponentials
 from .constants import promote_constants
 from .copies import forward_widening_copies
 from .dead_code import eliminate_dead_code
@@ -31,6 +32,7 @@ def plan_cores_and_memory(graph: SpyreGraph) -> None:
 PASSES = (
     promote_constants,
     forward_widening_copies,
+    combine_exponentials,
     eliminate_dead_code,
     propagate_spyre_tensor_layouts,
     insert_restickifies,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, groupby
 
-from ..graph import Buffer, Op, SpyreGraph
+from ..graph import Op, SpyreGraph
 from ..price import nanoseconds
 from ..tiling import Loop, find_loop, tile_dims
 from .division import divide_kernel, least_slices
@@ -14,8 +14,8 @@ from .scratchpad import place_kernel
 
 MOST_LOOPS = 16  # of a kernel: a bound on the time to compile
 LEAST_BYTES = 1 << 18  # of a result whose way through LPDDR5 is worth a thought
-# A plan must be so much better to be worth a loop.
-LEAST_GAIN = 0.98
+LEAST_GAIN = 1.02  # so many times faster a loop has to be
+MOST_WORSE = 2  # numbers of parts that are tried after the best so far
 
 
 def plan_together(graph: SpyreGraph) -> None:
@@ -74,20 +74,20 @@ class _Kernel:
         self.ops = ops
         self.numbers = numbers
         self.start = _State(graph, ops)
-        self.tried: set[Buffer] = set()
-        self.shares: set[tuple[str, int, int]] = set()  # that were good before
+        self.shares: set[tuple[str, int, int]] = set()  # parts of results that were good
+        self.untiled: dict[tuple[int, ...], float] = {}  # prices of operations without a loop
 
     def plan(self) -> list[Op]:
+        whole = best = self._try([])
         loops: Loops = []
-        best = self._try(loops)
-        for _ in range(MOST_LOOPS):
-            loop = self._next_loop(best, loops)
-            if loop is None:
+        for seed in self._seeds(whole):
+            if len(loops) == MOST_LOOPS:
                 break
-            more = [*loops, (next(self.numbers), loop)]
-            plan = self._try(more)
-            if plan.price < best.price * LEAST_GAIN:
-                best, loops = plan, more
+            loop = self._best_loop(self._in_loops(loops), seed, loops)
+            if loop is not None:
+                loops.append((next(self.numbers), loop))
+        if loops:
+            best = min(whole, self._try(loops), key=lambda plan: plan.price)
         self.start.restore()
         best.state.restore()
         return best.ops
@@ -107,68 +107,76 @@ class _Kernel:
             ops = _apply(loop, number)
         return ops
 
-    def _next_loop(self, best: _Plan, loops: Loops) -> Loop | None:
-        """A loop around what made or read the largest tensor that went through LPDDR5."""
-        for seed in self._seeds(best):
-            self.tried.add(seed.output.buffer)
-            ops = self._in_loops(loops)
-            loop = self._best_loop(ops, seed, loops)
-            if loop is not None:
-                return loop
-        return None
-
     def _seeds(self, plan: _Plan) -> list[Op]:
-        """Whose results went through LPDDR5 only because they had to, the largest first."""
+        """Operations whose results went through LPDDR5, the largest first."""
         plan.state.restore()
         seeds = [
             op
             for op in plan.ops
             if op.output.buffer.is_temporary
             and op.output.buffer.local is None
-            and op.output.buffer not in self.tried
             and op.output.buffer.nbytes >= LEAST_BYTES
-            and not op.tiles
             and tile_dims(op)
         ]
         return sorted(seeds, key=lambda op: -op.output.buffer.nbytes)
 
     def _best_loop(self, ops: list[Op], seed: Op, loops: Loops) -> Loop | None:
-        """The loop over parts of a result with the best plan of what is in it."""
-        assert seed.fit is not None
-        found: tuple[float, Loop] | None = None
-        known = None
-        for dim in tile_dims(seed):
-            worse = 0
-            extent = seed.fit.extents[dim]
-            for parts in _counts(extent):
-                if self.shares and (seed.opcode, dim, extent // parts) not in self.shares:
-                    continue
-                loop = find_loop(ops, seed, dim, parts)
-                if loop is None or len(loop.inside) < 2:
-                    break
-                price = self._local_price(loop)
-                self._in_loops(loops)
-                if found is None or price < found[0]:
-                    found, worse, known = (price, loop), 0, (seed.opcode, dim, extent // parts)
-                else:
-                    worse += 1
-                if worse == 2:
-                    break
-        if known is not None:
-            self.shares.add(known)
-        elif self.shares:
-            self.shares.clear()
-            return self._best_loop(ops, seed, loops)
-        return found[1] if found else None
+        """The loop over parts of a result with the best plan of what is in it.
 
-    def _local_price(self, loop: Loop) -> float:
-        """Of a loop and of what feeds it, planned by themselves."""
+        None if no loop is better than none. Where a similar operation had a good loop before, the
+        same share of the same dimension is good enough.
+        """
+        if seed.tiles:
+            return None
+        assert seed.fit is not None
+        options = [
+            (dim, parts)
+            for dim in tile_dims(seed)
+            for parts in _counts(seed.fit.extents[dim])
+        ]
+        known = [
+            (dim, parts)
+            for dim, parts in options
+            if (seed.opcode, dim, seed.fit.extents[dim] // parts) in self.shares
+        ]
+        found: tuple[float, Loop] | None = None
+        worse = dict.fromkeys((dim for dim, _ in options), 0)
+        for dim, parts in known or options:
+            if worse[dim] == MOST_WORSE:
+                continue
+            loop = find_loop(ops, seed, dim, parts)
+            if loop is None or len(loop.inside) < 2:
+                worse[dim] = MOST_WORSE
+                continue
+            gain = self._gain(loop, loops)
+            if gain > LEAST_GAIN and (found is None or gain > found[0]):
+                found = gain, loop
+                share = seed.fit.extents[dim] // parts
+                worse[dim] = 0
+            else:
+                worse[dim] += 1
+        if found is None:
+            return None
+        self.shares.add((seed.opcode, found[1].inside[seed], share))
+        return found[1]
+
+    def _gain(self, loop: Loop, loops: Loops) -> float:
+        """How many times faster the loop is than its operations without it, by themselves."""
         read = {read.buffer for op in loop.inside for read in op.reads}
         feeding = [op for op in loop.before if op.output.buffer in read and not op.tiles]
-        _apply(loop, next(self.numbers))
         local = [*feeding, *loop.inside]
-        divide_kernel(local)
-        return nanoseconds(place_kernel(self.graph, local))
+        key = tuple(id(op) for op in local)
+        if key not in self.untiled:
+            self.untiled[key] = self._price(local)
+            self._in_loops(loops)
+        _apply(loop, next(self.numbers))
+        tiled = self._price(local)
+        self._in_loops(loops)
+        return self.untiled[key] / tiled
+
+    def _price(self, ops: list[Op]) -> float:
+        divide_kernel(ops)
+        return nanoseconds(place_kernel(self.graph, list(ops)))
 
 
 def _apply(loop: Loop, number: int) -> list[Op]:

@@ -53,6 +53,7 @@ namespace spyre {
   X(115, hermite_h, "FF:F") X(116, hermite_he, "FF:F") X(117, laguerre, "FF:F")                \
   X(118, legendre, "FF:F")                                                                     \
   X(119, nextafter, "FFIF:F")  /* x, toward, step in fp32's last places, smallest number */    \
+  X(120, exp_sub, "FFF:F")     /* exp((a - b)*alpha): what softmax does with scores */         \
   /* integer unary */                                                                          \
   X(128, abs_int, "I:I") X(129, neg_int, "I:I") X(130, sign_int, "I:I")                        \
   X(131, bitwise_not, "I:I") X(132, square_int, "I:I") X(133, relu_int, "I:I")                 \
