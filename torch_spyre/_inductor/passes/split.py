@@ -32,6 +32,7 @@ from ..graph import (
     dense,
 )
 from ..translate import REDUCTIONS, Nest
+from .hints import wishes_over_digits
 
 # Inductor's name where it is not the card's.
 _NAMES = {
@@ -412,6 +413,7 @@ class _Splitter:
             reduced=tuple(digit for group in digits for digit, _ in group),
             origin=self.nest.origin,
             node=self.nest.node,
+            wishes=wishes_over_digits(self.nest.wishes, number, refined),
         )
         self.graph.ops.append(op)
         return op
