@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
@@ -54,11 +54,9 @@ def declare_tensor_dim(name: str, size: int) -> None:
 def name_tensor_dims(tensor: torch.Tensor, names: Sequence[str | None]) -> None:
     """Name the dimensions of a tensor, in order; None leaves one without a name.
 
-        name_tensor_dims(x, ["M", "K"])
-        name_tensor_dims(attention_mask, [None, None, "Q", "K"])
+    name_tensor_dims(x, ["M", "K"])
+    name_tensor_dims(attention_mask, [None, None, "Q", "K"])
     """
-    if not isinstance(tensor, torch.Tensor):
-        _refuse_tensor(type(tensor).__name__)
     names = tuple(names)
     sizes = _sizes_of(names, tensor.dim())
     for dim, size in enumerate(sizes):
@@ -98,10 +96,18 @@ def declared_sizes() -> Mapping[str, int]:
     return _declared
 
 
-# ---- Run while Dynamo traces, and not traced themselves -----------------------------------------
+# ---- Checks -------------------------------------------------------------------------------------
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-@torch._dynamo.assume_constant_result
+def _at_trace_time(function: F) -> F:
+    """Let Dynamo call the function as it is: it sees declarations, and its errors arrive whole."""
+    torch.compiler.assume_constant_result(function)
+    return function
+
+
+@_at_trace_time
 def _declare(name: str, size: int) -> None:
     _check_name(name)
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
@@ -113,7 +119,7 @@ def _declare(name: str, size: int) -> None:
     _declared[name] = size
 
 
-@torch._dynamo.assume_constant_result
+@_at_trace_time
 def _sizes_of(names: tuple[str | None, ...], rank: int) -> tuple[int | None, ...]:
     """The declared sizes of dimensions that a tensor of this rank is to have."""
     if len(names) != rank:
@@ -126,7 +132,7 @@ def _sizes_of(names: tuple[str | None, ...], rank: int) -> tuple[int | None, ...
     return tuple(None if name is None else _declared.get(name) for name in names)
 
 
-@torch._dynamo.assume_constant_result
+@_at_trace_time
 def _scopes_within(
     tiles: dict[str, int] | None, names: tuple[str | None, ...] | None
 ) -> tuple[Any, ...]:
@@ -161,7 +167,9 @@ def _check_count(name: str, count: int) -> None:
         _refuse(call, "the number of tiles is a positive integer", f"{{{name!r}: 8}}")
     size = _declared.get(name)
     if size is not None and size % count:
-        _refuse(call, f"{count} tiles do not divide {name}, which is {size} long", near(size, count))
+        _refuse(
+            call, f"{count} tiles do not divide {name}, which is {size} long", near(size, count)
+        )
 
 
 def near(size: int, count: int) -> str:
@@ -190,12 +198,7 @@ def _check_name(name: str) -> None:
         _refuse(f"the name {name!r}", "the name of a dimension is a string", "a name such as 'M'")
 
 
-@torch._dynamo.assume_constant_result
-def _refuse_tensor(kind: str) -> NoReturn:
-    _refuse("name_tensor_dims", f"it names dimensions of a tensor, not of {kind}", "pass a tensor")
-
-
-@torch._dynamo.assume_constant_result
+@_at_trace_time
 def _refuse_size(name: str, declared: int, dim: int, size: int) -> NoReturn:
     _refuse(
         f"name_tensor_dims: dimension {dim} as {name}",

@@ -82,12 +82,15 @@ def is_named(dim: Dim) -> bool:
     return any(part.name for part in dim)
 
 
-def carries(dim: Dim, name: str, tiles: int) -> bool:
-    """Do equal shares of this dimension, one after another, walk tiles of the named one?"""
-    first = dim[0] if dim else Part(1)
-    if first.name != name or not first.is_outermost:
-        return False
-    return first.size % tiles == 0
+def span_of(dim: Dim, name: str, tiles: int) -> int:
+    """The stretch of a dimension whose equal shares are tiles of a name; 0 if there is none.
+
+    Of [B 2, M 1024] that is 1024 for M, twice over, and 2048 for B.
+    """
+    for at, part in enumerate(dim):
+        if part.name == name and part.is_outermost and part.size % tiles == 0:
+            return int(prod(inner.size for inner in dim[at:]))
+    return 0
 
 
 # ---- Views --------------------------------------------------------------------------------------
@@ -180,9 +183,7 @@ class Call:
         self.args: dict[str, Any] = {}
         if isinstance(node.target, torch._ops.OpOverload):
             schema = node.target._schema.arguments
-            self.args = {
-                a.name: a.default_value for a in schema if a.has_default_value()
-            }
+            self.args = {a.name: a.default_value for a in schema if a.has_default_value()}
             self.args |= {a.name: value for a, value in zip(schema, node.args, strict=False)}
         self.args |= node.kwargs
 
@@ -368,9 +369,7 @@ def _reduce(call: Call) -> Named:
     gone = call.positions("dim", len(dims))
     # Without the argument: dimensions that are left are all there are.
     keep = bool(call.args.get("keepdim"))
-    kept = tuple(
-        () if at in gone else dim for at, dim in enumerate(dims) if keep or at not in gone
-    )
+    kept = tuple(() if at in gone else dim for at, dim in enumerate(dims) if keep or at not in gone)
     value = call.node.meta["val"]
     count = len(value) if isinstance(value, list | tuple) else 1
     return Named((kept,) * count, tuple(dims[at] for at in gone))

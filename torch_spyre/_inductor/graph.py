@@ -123,6 +123,13 @@ class Wish(NamedTuple):
     output_dim: int  # of the operation's `extents`; a reduced one if the name is summed over
 
 
+class WishedLoop(NamedTuple):
+    """A wish over a loop before loops are split, whose tiles are shares of `span` iterations."""
+
+    wish: Wish
+    span: int
+
+
 @dataclass(eq=False)
 class Op:
     """One card operation over loops; the reduced ones are named by position."""

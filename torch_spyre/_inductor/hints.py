@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -18,9 +19,9 @@ from torch_spyre.hints import ANNOTATION, declared_sizes, near
 
 from . import config
 from .debug import log
-from .dim_names import Dims, Named, Size, carries, follow, named
+from .dim_names import VIEWS, Dims, Named, Size, follow, named, operation_of, span_of
 from .errors import HintError
-from .graph import Wish
+from .graph import Wish, WishedLoop
 from .translate import origin_of_node
 
 _NAMES = "spyre_names"  # of node.meta: Named, or None where it is known that there are no names
@@ -105,15 +106,17 @@ def names_of(node: torch.fx.Node) -> Named | None:
     return result
 
 
-def wishes(scopes: Iterable[Scope], loops: Dims) -> tuple[Wish, ...]:
+def wishes(scopes: Iterable[Scope], loops: Dims) -> tuple[WishedLoop, ...]:
     """What scopes ask of loops: each its first loop that carries the name, if there is one."""
-    found: list[Wish] = []
+    found: list[WishedLoop] = []
+    tiles: Counter[str] = Counter()
     for scope in scopes:
+        tiles[scope.dim] = scope.tiles * (tiles[scope.dim] or 1)
         for at, dim in enumerate(loops):
-            outer = [wish.tiles for wish in found if wish.output_dim == at]
-            tiles = functools.reduce(int.__mul__, outer, scope.tiles)
-            if scope.dim and carries(dim, scope.dim, tiles):
-                found.append(Wish(scope.number, scope.dim, scope.tiles, at))
+            span = span_of(dim, scope.dim, tiles[scope.dim]) if scope.dim else 0
+            if span:
+                wish = Wish(scope.number, scope.dim, scope.tiles, at)
+                found.append(WishedLoop(wish, span))
                 break
     return tuple(found)
 
@@ -156,8 +159,8 @@ def _check(nodes: Iterable[torch.fx.Node]) -> None:
         scopes = scopes_of(node)
         for scope in scopes:
             inside.setdefault(scope.number, (scope, node))
-        for dims in loops:
-            followed |= {wish.scope for wish in wishes(scopes, dims)}
+        if operation_of(node) not in VIEWS:  # which have no loops
+            followed |= {wished.wish.scope for dims in loops for wished in wishes(scopes, dims)}
     for scope, node in inside.values():
         if scope.dim and scope.number not in followed:
             _refuse(scope, node, sizes)
@@ -189,8 +192,8 @@ def _refuse(scope: Scope, node: torch.fx.Node, sizes: dict[str, Size]) -> None:
         way_out = near(size, scope.tiles)
     else:
         why = (
-            f"no operation in it has {scope.dim} as the outer part of a loop that these tiles (and "
-            f"those of scopes around it) divide"
+            f"no operation in it has {scope.dim} in a loop that these tiles (with those of scopes "
+            f"around it) divide"
         )
         way_out = (
             f'name_tensor_dims(x, ["{scope.dim}", …]) for a tensor x that operations in the scope '

@@ -28,7 +28,7 @@ from torch_spyre.ops.formats import card_format
 from .body import BitcastError, IndexReader, Position, Recorder, UnevenIndexError, Value
 from .dynamic import DynamicSizes
 from .errors import Unsupported
-from .graph import Buffer, Sizes, Wish, dense
+from .graph import Buffer, Sizes, WishedLoop, dense
 
 REDUCTIONS = {
     "sum": "sum",
@@ -58,7 +58,7 @@ class Nest:
     dtype: torch.dtype
     symbols: tuple[int | None, ...] = ()  # of the reduced loops: extent arguments
     segment: int = 0  # grows where operations that are not ours to run lie between
-    wishes: tuple[Wish, ...] = ()  # over its loops
+    wishes: tuple[WishedLoop, ...] = ()  # over its loops
 
 
 @dataclass(eq=False)

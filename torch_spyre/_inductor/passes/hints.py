@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._inductor.graph import GraphLowering
 
-from torch_spyre.ir.terms import Refined
+from torch_spyre import ir
+from torch_spyre.ir import Term
 
 from ..debug import log
 from ..dim_names import VIEWS, Dims, is_named, operation_of
-from ..graph import Wish
+from ..graph import Wish, WishedLoop
 from ..hints import names_of, scopes_of, wishes
 
 if TYPE_CHECKING:
@@ -44,9 +45,15 @@ def wish_for_tiles(nests: Iterable[Nest], lowered: GraphLowering) -> None:
 
 def _loops(operation: Any, node: torch.fx.Node) -> Dims:
     """The names of an operation's loops, from the last node that it computes."""
-    found = names_of(node)
-    is_copy = operation.origin_node is not None and operation.origin_node is not node
-    if found is None or is_copy or operation_of(node) in VIEWS:
+    own = operation.origin_node
+    if own is not None:
+        # Inductor's own answer. It is older than `node` where a view was copied, whose loops are
+        # not its; and younger where a view came after that changes nothing.
+        found = names_of(own) if own >= node else None
+    else:
+        # A step of a node that takes several. Views take none: which loops are these?
+        found = names_of(node) if operation_of(node) not in VIEWS else None
+    if found is None:
         return ()
     reduced = getattr(operation.data, "reduction_ranges", ())
     sizes = [*operation.data.ranges, *reduced]
@@ -66,23 +73,38 @@ def _have_sizes(loops: Dims, sizes: list[Any]) -> bool:
     )
 
 
-def wishes_over_digits(
-    wishes: Iterable[Wish], number: Mapping[int, int], refined: Refined
-) -> tuple[Wish, ...]:
-    """Wishes over a nest's loops as those over the digits of an operation's, the outermost ones.
+def refine_for_tiles(
+    extents: Sequence[int],
+    expressions: Sequence[ir.Expression],
+    wished: Sequence[WishedLoop],
+    number: Mapping[int, int],
+) -> tuple[ir.Refined, tuple[Wish, ...]]:
+    """Split an operation's loops for its operands, and where tiles are of a part of a loop.
 
-    `number` has the loops that the operation has at all; tiles leave the others alone.
+    `number` has the loops of the nest that the operation has; tiles leave the others alone.
     """
-    found: list[Wish] = []
-    for wish in wishes:
-        if wish.output_dim not in number:
-            continue
-        digit, _ = refined.digits[number[wish.output_dim]][0]
-        left = refined.extents[digit]
-        for outer in found:
-            left //= outer.tiles if outer.output_dim == digit else 1
-        if left % wish.tiles:
-            log.info("%d tiles of %s: a view divides the loop", wish.tiles, wish.dim_name)
+    own = [
+        WishedLoop(wish._replace(output_dim=number[wish.output_dim]), span)
+        for wish, span in wished
+        if wish.output_dim in number
+    ]
+    cuts = tuple(Term(wish.output_dim, 1, floordiv=span) for wish, span in own)
+    try:
+        refined = ir.refine(extents, [*expressions, ir.Expression(None, 0, cuts)])
+    except ir.UnevenSplitError:
+        refined = ir.refine(extents, expressions)
+    return refined, tuple(_over_digits(own, refined))
+
+
+def _over_digits(wished: Sequence[WishedLoop], refined: ir.Refined) -> Iterator[Wish]:
+    """Each wish at the outermost digit of the stretch that its tiles are shares of."""
+    left = list(refined.extents)
+    for wish, span in wished:
+        for digit, weight in refined.digits[wish.output_dim]:
+            is_outermost = weight * refined.extents[digit] == span
+            if is_outermost and left[digit] % wish.tiles == 0:
+                left[digit] //= wish.tiles
+                yield wish._replace(output_dim=digit)
+                break
         else:
-            found.append(wish._replace(output_dim=digit))
-    return tuple(found)
+            log.info("no %d tiles of %s: a view divides the loop", wish.tiles, wish.dim_name)
