@@ -54,14 +54,14 @@ def declare_tensor_dim(name: str, size: int) -> None:
 def name_tensor_dims(tensor: torch.Tensor, names: Sequence[str | None]) -> None:
     """Name the dimensions of a tensor, in order; None leaves one without a name.
 
-    name_tensor_dims(x, ["M", "K"])
-    name_tensor_dims(attention_mask, [None, None, "Q", "K"])
+    >>> name_tensor_dims(x, ["M", "K"])
+    >>> name_tensor_dims(attention_mask, [None, None, "Q", "K"])
     """
     names = tuple(names)
     sizes = _sizes_of(names, tensor.dim())
     for dim, size in enumerate(sizes):
         if size is not None and tensor.shape[dim] != size:
-            _refuse_size(names[dim], size, dim, int(tensor.shape[dim]))
+            _refuse_size(str(names[dim]), size, dim, int(tensor.shape[dim]))
     if torch.compiler.is_compiling() and tensor.device.type == DEVICE_NAME:
         torch.ops.spyre.name_dims(tensor, [name or "" for name in names])
 
@@ -110,7 +110,7 @@ def _at_trace_time(function: F) -> F:
 @_at_trace_time
 def _declare(name: str, size: int) -> None:
     _check_name(name)
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+    if not isinstance(size, int) or size < 1:
         _refuse(
             f"declare_tensor_dim({name!r}, {size!r})",
             "the size of a dimension is a positive integer",
@@ -163,7 +163,7 @@ def _scopes_within(
 
 def _check_count(name: str, count: int) -> None:
     call = f"spyre_hint(num_tiles_per_dim={{{name!r}: {count!r}}})"
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+    if not isinstance(count, int) or count < 1:
         _refuse(call, "the number of tiles is a positive integer", f"{{{name!r}: 8}}")
     size = _declared.get(name)
     if size is not None and size % count:

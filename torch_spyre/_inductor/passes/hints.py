@@ -29,18 +29,33 @@ def wish_for_tiles(nests: Iterable[Nest], lowered: GraphLowering) -> None:
     is in a scope decides.
     """
     # Copies of uneven views belong to the same node; its own loops come after them.
-    last = {nest.node: nest for nest in nests}
-    for operation in lowered.operations:
-        nest = last.get(operation.get_operation_name())
-        if nest is None:
-            continue
-        nodes = sorted(n for n in operation.get_origins() if n.op == "call_function")
+    own = {nest.node: nest for nest in nests}
+    for operation, nodes in _nodes_in(lowered.operations):
+        nest = own.get(operation.get_operation_name())
         scopes = [found for node in nodes if (found := scopes_of(node))]
-        if not scopes:
+        if nest is None or not scopes:
             continue
         nest.wishes = wishes(scopes[-1], _loops(operation, nodes[-1]))
         if len(set(scopes)) > 1:
             log.info("%s is in several scopes, the last one's hints count", nest.node)
+
+
+def _nodes_in(operations: Iterable[Any]) -> Iterator[tuple[Any, list[torch.fx.Node]]]:
+    """The nodes that each operation computes, in order.
+
+    Inductor counts those of operands among an operation's origins even where the operands have
+    become buffers, so what an operation before it computes is taken away.
+    """
+    computed: dict[torch.fx.Node, list[torch.fx.Node]] = {}  # by the last of them
+    for operation in operations:
+        origins = sorted(node for node in operation.get_origins() if node.op == "call_function")
+        if not origins:
+            continue
+        *others, last = origins
+        elsewhere = {node for other in others for node in computed.get(other, ())}
+        nodes = [node for node in origins if node not in elsewhere]
+        computed[last] = origins
+        yield operation, nodes
 
 
 def _loops(operation: Any, node: torch.fx.Node) -> Dims:
