@@ -49,17 +49,23 @@ def scopes_of(node: torch.fx.Node) -> tuple[Scope, ...]:
 
 def digest(gm: torch.fx.GraphModule) -> str:
     """Tells graphs with different hints apart; the same in every process."""
-    numbers: dict[int, int] = {}
     place = {node: i for i, node in enumerate(gm.graph.nodes)}
-    found = []
-    for node, at in place.items():
-        scopes = scopes_of(node)
-        for scope in scopes:
-            numbers.setdefault(scope.number, len(numbers))
-        if scopes:
-            found.append((at, [scope._replace(number=numbers[scope.number]) for scope in scopes]))
-    found += [(place[node], names) for node, names in _naming(gm)]  # type: ignore[misc]
-    return hashlib.sha256(repr(found).encode()).hexdigest() if found else ""
+    scopes = [(place[node], tuple(map(tuple, found))) for node, found in _scopes_in(gm).items()]
+    names = [(place[node], found) for node, found in _naming(gm)]
+    found = repr((scopes, names)).encode()
+    return hashlib.sha256(found).hexdigest() if scopes or names else ""
+
+
+def _scopes_in(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, tuple[Scope, ...]]:
+    """The scopes of nodes that are in any, numbered anew: Dynamo's count on from graph to graph."""
+    numbers: dict[int, int] = {}
+    result = {}
+    for node in gm.graph.nodes:
+        if scopes := scopes_of(node):
+            for scope in scopes:
+                numbers.setdefault(scope.number, len(numbers))
+            result[node] = tuple(scope._replace(number=numbers[scope.number]) for scope in scopes)
+    return result
 
 
 def following_names(compile_inner: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,9 +90,11 @@ def follow_names(gm: torch.fx.GraphModule, is_backward: bool = False) -> None:
     given = dict(_naming(gm))
     for node in gm.graph.find_nodes(op="call_function", target=_NAME_DIMS):
         gm.graph.erase_node(node)
-    scopes = {scope.number: node for node in gm.graph.nodes for scope in scopes_of(node)}
+    scopes = _scopes_in(gm)
     if not given and not scopes:
         return
+    for node, found in scopes.items():
+        node.meta["custom"] = {**node.meta["custom"], ANNOTATION: found}
     gm.recompile()
     for node in gm.graph.nodes:
         names = given.get(node) or _names_in_scope(node)
