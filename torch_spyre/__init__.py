@@ -43,6 +43,10 @@ def __getattr__(name: str) -> object:
         from torch_spyre._inductor.fx.custom_ops import require_layout
 
         return require_layout
+    if name in ("declare_tensor_dim", "name_tensor_dims", "spyre_hint"):
+        from torch_spyre import hints
+
+        return getattr(hints, name)
     raise AttributeError(f"module 'torch_spyre' has no attribute {name!r}")
 
 

@@ -74,6 +74,7 @@ def compile_graph(
     from . import config
     from .externs import calling_what_has_no_loop
     from .fx.functions import use_own_functions
+    from .hints import digest, following_names
     from .registration import register
     from .weights import lay_out_weights
 
@@ -87,11 +88,13 @@ def compile_graph(
     _guard_layouts(gm, inputs, layouts)
     chosen = torch._TorchCompileInductorWrapper(mode, options, None).config
     patches = {**chosen, **(config_patches or {}), **INDUCTOR_CONFIG, **_cacheable_functions()}
-    with config.patch(input_layouts=layouts):
+    with config.patch(input_layouts=layouts, hints=digest(gm)):
         compiled = compile_fx(
             gm,
             list(inputs),
-            inner_compile=calling_what_has_no_loop(_plain_errors(compile_fx_inner)),
+            inner_compile=following_names(
+                calling_what_has_no_loop(_plain_errors(compile_fx_inner))
+            ),
             config_patches=patches,
             **kwargs,
         )

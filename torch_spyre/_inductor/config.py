@@ -44,4 +44,7 @@ dump_cost: bool = _flag("SPYRE_DUMP_COST", False)
 # Set by the compiler: device layouts of the graph's inputs, so that cache keys hold them.
 input_layouts: tuple[object, ...] = ()
 
+# Set by the compiler: a digest of the hints in the graph, which Inductor's cache keys do not see.
+hints: str = ""
+
 install_config_module(sys.modules[__name__])

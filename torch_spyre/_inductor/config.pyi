@@ -10,5 +10,6 @@ repeat_threshold: int
 check_guarantees: bool
 dump_cost: bool
 input_layouts: tuple[object, ...]
+hints: str
 
 def patch(*args: Any, **kwargs: Any) -> AbstractContextManager[None]: ...

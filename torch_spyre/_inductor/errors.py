@@ -37,3 +37,7 @@ class Unsupported(ShortenTraceback):
         self.what, self.why, self.origin, self.way_out = what, why, origin, way_out
         self.is_loop = is_loop
         self.node: torch.fx.Node | None = None  # to call instead; the planner knows
+
+
+class HintError(Unsupported, ValueError):
+    """A hint that can't be followed as it was given."""

@@ -114,6 +114,22 @@ class Tile(NamedTuple):
     share: int  # iterations of the dimension in each part
 
 
+class Wish(NamedTuple):
+    """What a hint asks of an operation: that one of its dimensions is taken in so many tiles."""
+
+    scope: int  # operations of the same scope have the same number
+    dim_name: str
+    tiles: int
+    output_dim: int  # of the operation's `extents`; a reduced one if the name is summed over
+
+
+class WishedLoop(NamedTuple):
+    """A wish over a loop before loops are split, whose tiles are shares of `span` iterations."""
+
+    wish: Wish
+    span: int
+
+
 @dataclass(eq=False)
 class Op:
     """One card operation over loops; the reduced ones are named by position."""
@@ -129,6 +145,7 @@ class Op:
     masks: tuple[Mask, ...] = ()  # over loops
     origin: Origin = field(default_factory=Origin)
     node: str = ""  # the Inductor operation it belongs to
+    wishes: tuple[Wish, ...] = ()  # of hints, the outermost scope's first
     # Filled in by the passes.
     fit: Fit | None = None  # how it walks whole sticks
     slices: Sizes = ()  # per dimension of `fit`

@@ -21,6 +21,7 @@ from .dynamic import DynamicSizes
 from .errors import Unsupported
 from .graph import Buffer, NeedsStaticSizesError, Op, SpyreGraph
 from .passes import run_passes
+from .passes.hints import wish_for_tiles
 from .passes.split import split_multi_op_bodies
 from .runtime import ArgView, serialize_kernel
 from .translate import Translation, Translator
@@ -93,6 +94,7 @@ def _plan(lowered: GraphLowering, dynamic: DynamicSizes) -> Kernels:
                 dynamic.symbol(size)
     _set_input_layouts(lowered, graph)
     _set_required_layouts(lowered, graph)
+    wish_for_tiles(translation.nests, lowered)
     split_multi_op_bodies(translation.nests, graph)
     graph.extents = tuple(dynamic.buckets.values())
     run_passes(graph)

@@ -28,7 +28,7 @@ from torch_spyre.ops.formats import card_format
 from .body import BitcastError, IndexReader, Position, Recorder, UnevenIndexError, Value
 from .dynamic import DynamicSizes
 from .errors import Unsupported
-from .graph import Buffer, Sizes, dense
+from .graph import Buffer, Sizes, WishedLoop, dense
 
 REDUCTIONS = {
     "sum": "sum",
@@ -58,6 +58,7 @@ class Nest:
     dtype: torch.dtype
     symbols: tuple[int | None, ...] = ()  # of the reduced loops: extent arguments
     segment: int = 0  # grows where operations that are not ours to run lie between
+    wishes: tuple[WishedLoop, ...] = ()  # over its loops
 
 
 @dataclass(eq=False)
@@ -468,14 +469,19 @@ def origin_of(operation: Any) -> Origin:
     node = _node_of(operation)
     if node is None:
         return Origin(buffer=operation.get_name())
+    return origin_of_node(node, operation.get_name())
+
+
+def origin_of_node(node: torch.fx.Node, buffer: str = "") -> Origin:
+    """The model's line behind an FX node."""
     aten = str(node.target) if node.op == "call_function" else ""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     if not frames:
-        return Origin(aten=aten, buffer=operation.get_name())
+        return Origin(aten=aten, buffer=buffer)
     # The model's own line rather than that of a function of PyTorch's which it calls.
     outside = [frame for frame in frames if not frame[0].startswith(_TORCH)]
     file, line, function, code = (outside or frames)[-1]
-    return Origin(_short(file), int(line), function, code.strip(), aten, operation.get_name())
+    return Origin(_short(file), int(line), function, code.strip(), aten, buffer)
 
 
 def tensors_of(operation: Any) -> tuple[str, ...]:

@@ -1,4 +1,5 @@
-"""Operations of ours: `spyre::require_layout` for models, `spyre::bmm_to_float` for ourselves."""
+"""Operations of ours: `spyre::require_layout` and `spyre::name_dims` for models,
+`spyre::bmm_to_float` for ourselves."""
 
 from __future__ import annotations
 
@@ -72,3 +73,19 @@ def require_layout(
     want it otherwise copy it.
     """
     return torch.ops.spyre.require_layout(x, list(device_size), list(stride_map))
+
+
+@torch.library.custom_op(
+    "spyre::name_dims", mutates_args=(), schema="(Tensor x, str[] names) -> ()"
+)
+def _name_dims(x: torch.Tensor, names: Sequence[str]) -> None:
+    """Names of a tensor's dimensions, in a graph; see `torch_spyre.name_tensor_dims`."""
+
+
+@_name_dims.register_fake
+def _(x: torch.Tensor, names: Sequence[str]) -> None:
+    del x, names
+
+
+# Nothing reads its result, and it must stay until the compiler has read the names.
+torch.fx.node.has_side_effect(torch.ops.spyre.name_dims.default)

@@ -32,6 +32,7 @@ from ..graph import (
     dense,
 )
 from ..translate import REDUCTIONS, Nest
+from .hints import refine_for_tiles
 
 # Inductor's name where it is not the card's.
 _NAMES = {
@@ -383,7 +384,9 @@ class _Splitter:
             for place in places
         ]
         try:
-            refined = ir.refine([self.nest.extents[i] for i in loops], expressions)
+            refined, wishes = refine_for_tiles(
+                [self.nest.extents[i] for i in loops], expressions, self.nest.wishes, number
+            )
         except ir.UnevenSplitError as error:
             raise Unsupported(
                 f"the view that {self.nest.origin.aten or opcode} reads",
@@ -412,6 +415,7 @@ class _Splitter:
             reduced=tuple(digit for group in digits for digit, _ in group),
             origin=self.nest.origin,
             node=self.nest.node,
+            wishes=wishes,
         )
         self.graph.ops.append(op)
         return op
