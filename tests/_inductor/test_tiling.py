@@ -69,7 +69,9 @@ WORK: dict[str, tuple[Function, list[tuple[int, ...]]]] = {
 
 def _inputs(shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
     torch.manual_seed(0)
-    return [(torch.randn(shape) / shape[-2 if len(shape) > 1 else 0] ** 0.25).half() for shape in shapes]
+    return [
+        (torch.randn(shape) / shape[-2 if len(shape) > 1 else 0] ** 0.25).half() for shape in shapes
+    ]
 
 
 @pytest.mark.parametrize("name", ["scores", "two layers"])

@@ -7,7 +7,7 @@ the tensors between them: a part of the one must be a part of the other, in ever
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -58,12 +58,15 @@ class Loop:
         return [*self.before, *self.inside, *self.after]
 
 
-def find_loop(ops: Sequence[Op], seed: Op, dim: int, count: int) -> Loop | None:
-    """The loop over `count` parts of a dimension of the seed, with all that can join it.
+def find_loop(
+    ops: Sequence[Op], seed: Op, dim: int, count: int, only: Container[Op] | None = None
+) -> Loop | None:
+    """The loop over `count` parts of a dimension of the seed, with all that can join it; of
+    those in `only`, if given. A seed that is in a loop gets another within that.
 
     None if some operation would have to be both before and after it.
     """
-    return _Finder(ops, count).find(seed, dim)
+    return _Finder(ops, seed, count, only).find(dim)
 
 
 class _Part(NamedTuple):
@@ -74,30 +77,38 @@ class _Part(NamedTuple):
 
 
 class _Finder:
-    def __init__(self, ops: Sequence[Op], count: int) -> None:
+    def __init__(self, ops: Sequence[Op], seed: Op, count: int, only: Container[Op] | None) -> None:
         self.ops = ops
+        self.seed = seed
+        self.only = only
         self.loop = Loop(count)
         self.made: dict[Buffer, _Part] = {}  # by the loop
 
-    def find(self, seed: Op, dim: int) -> Loop | None:
-        if not self._join(seed, dim):
+    def find(self, dim: int) -> Loop | None:
+        if not self._join(self.seed, dim):
             return None
         is_behind = False
-        for unit in _units(self.ops):
-            if seed in unit:
+        behind: list[Op] = []
+        for unit in _units(self.ops, len(self.seed.tiles)):
+            if self.seed in unit:
                 is_behind = True
             elif not is_behind:
                 self.loop.before += unit
-            else:
+            elif unit[0].loops[: len(self.seed.tiles)] == self.seed.loops:
                 self._place(unit)
+            else:
+                behind += unit
         self._pull_in()
+        self.loop.after += behind
         loop = self.loop
         loop.inside = {op: loop.inside[op] for op in self.ops if op in loop.inside}
         return loop if self._keeps_order() else None
 
     def _join(self, op: Op, dim: int) -> bool:
         """Put an operation into the loop if its result can be made in parts."""
-        if op.tiles or dim not in tile_dims(op) or op.output.buffer in self.made:
+        if op.loops != self.seed.loops or (self.only is not None and op not in self.only):
+            return False
+        if dim not in tile_dims(op) or op.output.buffer in self.made:
             return False
         part = self._part(op, len(op.tensors) - 1, dim)
         if part is None or part.step <= 0:
@@ -149,8 +160,6 @@ class _Finder:
             is_ours = all(reader in self.loop.inside for reader in readers)
             if not readers or not is_ours or len(writers) != 1 or not buffer.is_temporary:
                 continue
-            if op.tiles:
-                continue
             for dim in tile_dims(op):
                 if not self._join(op, dim):
                     continue
@@ -174,11 +183,12 @@ class _Finder:
         return True
 
 
-def _units(ops: Sequence[Op]) -> list[list[Op]]:
-    """Operations that stay together: those of a loop, and every other by itself."""
+def _units(ops: Sequence[Op], depth: int) -> list[list[Op]]:
+    """Operations that stay together: those of a loop within `depth` others, and every other."""
     units: list[list[Op]] = []
     for op in ops:
-        if op.tiles and units and units[-1][-1].loops[:1] == op.loops[:1]:
+        loops = op.loops[: depth + 1]
+        if len(loops) > depth and units and units[-1][-1].loops[: depth + 1] == loops:
             units[-1].append(op)
         else:
             units.append([op])

@@ -78,19 +78,32 @@ class _Kernel:
         self.untiled: dict[tuple[int, ...], float] = {}  # prices of operations without a loop
 
     def plan(self) -> list[Op]:
-        whole = best = self._try([])
-        loops: Loops = []
+        wished = self._wished()
+        whole = best = self._try(wished)
+        loops = list(wished)
         for seed in self._seeds(whole):
-            if len(loops) == MOST_LOOPS:
+            if len(loops) >= MOST_LOOPS:
                 break
             loop = self._best_loop(self._in_loops(loops), seed, loops)
             if loop is not None:
                 loops.append((next(self.numbers), loop))
-        if loops:
+        if len(loops) > len(wished):
             best = min(whole, self._try(loops), key=lambda plan: plan.price)
         self.start.restore()
         best.state.restore()
         return best.ops
+
+    def _wished(self) -> Loops:
+        """The loops that hints ask for, outer ones first."""
+        loops: Loops = []
+        wishes = {wish for op in self.ops for wish in _tiles_of(op)}
+        for scope, name, tiles in sorted(wishes):
+            ops = self._in_loops(loops)
+            members = [op for op in ops if (scope, name, tiles) in _tiles_of(op)]
+            loop = _loop_of_wish(ops, members, name, tiles)
+            loops.append((next(self.numbers), loop))
+        self.start.restore()
+        return loops
 
     def _try(self, loops: Loops) -> _Plan:
         """Plan the kernel with these loops."""
@@ -130,9 +143,7 @@ class _Kernel:
             return None
         assert seed.fit is not None
         options = [
-            (dim, parts)
-            for dim in tile_dims(seed)
-            for parts in _counts(seed.fit.extents[dim])
+            (dim, parts) for dim in tile_dims(seed) for parts in _counts(seed.fit.extents[dim])
         ]
         known = [
             (dim, parts)
@@ -177,6 +188,38 @@ class _Kernel:
     def _price(self, ops: list[Op]) -> float:
         divide_kernel(ops)
         return nanoseconds(place_kernel(self.graph, list(ops)))
+
+
+def _tiles_of(op: Op) -> set[tuple[int, str, int]]:
+    return {(wish.scope, wish.dim_name, wish.tiles) for wish in op.wishes if wish.tiles > 1}
+
+
+def _loop_of_wish(ops: list[Op], members: list[Op], name: str, tiles: int) -> Loop:
+    """A loop around the operations of a hint's scope, from the first that can be its seed."""
+    for seed in members:
+        for dim in _dims_of_wish(seed, name, tiles):
+            loop = find_loop(ops, seed, dim, tiles, only=members)
+            if loop is not None:
+                return loop
+    from ..errors import Unsupported  # its base is Dynamo's: only where it is needed
+
+    raise Unsupported(
+        f"spyre_hint(num_tiles_per_dim={{{name!r}: {tiles}}})",
+        f"none of the operations in its scope can be taken in {tiles} equal parts of {name!r}: the "
+        "parts must be whole sticks, and what one operation makes in parts the next must read so",
+        origin=members[0].origin,
+        tensors=tuple(op.output.buffer.describe() for op in members),
+        way_out="another number of tiles, another dimension, or fewer operations in the scope",
+    )
+
+
+def _dims_of_wish(op: Op, name: str, tiles: int) -> list[int]:
+    """The dimensions that a wish's loop became, outermost first."""
+    if op.fit is None:
+        return []
+    loops = {wish.output_dim for wish in op.wishes if (wish.dim_name, wish.tiles) == (name, tiles)}
+    dims = tile_dims(op)
+    return [dim for dim in dims if op.fit.plan.variables[dim] in loops]
 
 
 def _apply(loop: Loop, number: int) -> list[Op]:
