@@ -33,7 +33,8 @@ def attention(
     if enable_gqa and query.size(-3) != key.size(-3):
         key, value = _repeated(key, query.size(-3)), _repeated(value, query.size(-3))
     factor = 1 / math.sqrt(query.size(-1)) if scale is None else scale
-    scores = _scores(query * factor, key.transpose(-2, -1))
+    # Not the query: scores of some hundreds would feel its rounding to 16 bits.
+    scores = _scores(query, key.transpose(-2, -1)) * factor
     if is_causal:
         rows = torch.arange(query.size(-2), device=query.device)
         columns = torch.arange(key.size(-2), device=query.device)

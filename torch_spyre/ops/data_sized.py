@@ -42,6 +42,8 @@ def nonzero(x: Tensor) -> Tensor:
 
 
 def nonzero_out(x: Tensor, *, out: Tensor) -> Tensor:
+    if out.dtype is not torch.int64:
+        raise RuntimeError(f"nonzero: expected out of scalar type Long, but got {out.dtype}")
     found = nonzero(x)
     return out.resize_(found.shape).copy_(found)
 
