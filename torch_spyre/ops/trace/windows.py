@@ -164,7 +164,8 @@ def convolution_backward(
         if transposed:
             grad_x = _correlate(padded(grad, padding, padding), weight, stride, dilation, groups)
             # An output padding as long as the stride makes room for more windows than there were.
-            grad_x = grad_x[(..., *(slice(n) for n in x.shape[2:]))]
+            for dim, n in enumerate(x.shape[2:]):
+                grad_x = grad_x.narrow(dim + 2, 0, n)
         else:
             reach = [
                 (n - 1) * s - 2 * p + d * (k - 1) + 1
