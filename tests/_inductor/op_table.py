@@ -150,7 +150,7 @@ COMPOSITES: dict[str, Case] = {
     "softmax_last": Case(lambda x: x.softmax(-1)),
     "softmax_first": Case(lambda x: x.softmax(0)),
     "layer_norm": Case(lambda x, w: F.layer_norm(x, x.shape[-1:], w, w), row),
-    "rms_norm": Case(lambda x, w: F.rms_norm(x, x.shape[-1:], w), row),
+    "rms_norm": Case(lambda x, w: F.rms_norm(x, x.shape[-1:], w, 1e-5), row),
     "attention": Case(F.scaled_dot_product_attention, heads),
     "causal_attention": Case(_causal, heads),
     "linear": Case(F.linear, weights),

@@ -180,7 +180,8 @@ def check_composite(setting: Setting) -> None:
     assert (actual.dtype, actual.shape) == (host.dtype, host.shape)
     error = float((actual.double() - exact).abs().max())
     own = model_error(run, exact)
-    assert error <= 1.5 * own
+    # The model's transcendentals are exact, the card's up to two units of fp32 off.
+    assert error <= 1.5 * own + 4 * bounded.UNIT[torch.float32] * float(exact.abs().max())
     # The model runs the compiler's own steps, so it must be right itself: a few roundings off.
     unit = 2.0**-8 if setting.dtype is torch.bfloat16 else bounded.UNIT[setting.dtype]
     assert own <= 12 * unit * float(exact.abs().max())

@@ -40,11 +40,15 @@ def test_work_that_leaves_the_card_alone_costs_nothing():
 def test_a_compiled_kernel_costs_what_its_launch_does(matrix):
     torch.compiler.reset()
     _, cost = measure(torch.compile(lambda x: torch.softmax(x, -1)), matrix)
-    (kernel,) = (k for k in compiled_kernels() if k.microseconds == cost.microseconds)
+    steps = {"amax", "exp", "sum"}  # others of this process may take as long
+    kernel = next(
+        kernel
+        for kernel in compiled_kernels()
+        if kernel.microseconds == cost.microseconds
+        and steps <= {step.operation for step in kernel.steps}
+    )
     assert (kernel.bytes_read, kernel.bytes_written) == (cost.bytes_read, cost.bytes_written)
     assert sum(step.bytes_read for step in kernel.steps) == kernel.bytes_read
-    operations = [step.operation for step in kernel.steps]
-    assert {"amax", "exp", "sum"} <= set(operations)
     assert 0 < kernel.lx_bytes < 2 << 20
 
 

@@ -49,7 +49,7 @@ def attention(
         key, value = _repeated(key, query.size(-3)), _repeated(value, query.size(-3))
     factor = 1 / math.sqrt(query.size(-1)) if scale is None else scale
     if dropout_p > 0:
-        return _with_dropout(query * factor, key, value, attn_mask, dropout_p, is_causal)
+        return _with_dropout(query, key, value, factor, attn_mask, dropout_p, is_causal)
     # Once, with keys in the sticks, as the products of all sections want them.
     key = key.transpose(-2, -1).contiguous()
     sections = [
@@ -171,6 +171,7 @@ def _with_dropout(
     query: Tensor,
     key: Tensor,
     value: Tensor,
+    factor: float,
     attn_mask: Tensor | None,
     dropout_p: float,
     is_causal: bool,
@@ -178,7 +179,8 @@ def _with_dropout(
     """The weights as a whole, as they are drawn for the whole."""
     keys = _Range(0, key.size(-2))
     mask = _Mask(attn_mask, 0 if is_causal else None, _Range(0, query.size(-2)))
-    scores = mask.apply(_product(query, key.transpose(-2, -1)), keys)
+    # Not the query: scores of some hundreds would feel its rounding to 16 bits.
+    scores = mask.apply(_product(query, key.transpose(-2, -1)) * factor, keys)
     weights = torch.ops.aten._safe_softmax(scores, -1).to(query.dtype)
     return functional.dropout(weights, dropout_p) @ value
 

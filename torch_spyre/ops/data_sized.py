@@ -42,6 +42,8 @@ def nonzero(x: Tensor) -> Tensor:
 
 
 def nonzero_out(x: Tensor, *, out: Tensor) -> Tensor:
+    if out.dtype is not torch.int64:
+        raise RuntimeError(f"nonzero: expected out of scalar type Long, but got {out.dtype}")
     found = nonzero(x)
     return out.resize_(found.shape).copy_(found)
 
@@ -54,6 +56,11 @@ def masked_select(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def masked_select_out(x: Tensor, mask: Tensor, *, out: Tensor) -> Tensor:
+    if out.dtype is not x.dtype:
+        raise RuntimeError(
+            f"masked_select(): self and result must have the same scalar type, not {x.dtype} and "
+            f"{out.dtype}"
+        )
     found = masked_select(x, mask)
     return out.resize_(found.shape).copy_(found)
 

@@ -28,16 +28,27 @@ bool needs_parts(const Tensor& tensor) {
          (at::GradMode::is_enabled() && tensor.requires_grad());
 }
 
+// Are batches the same, and heads, but for groups of query heads that share one of the keys?
+bool is_plain(const Tensor& query, const Tensor& key, const Tensor& value, bool enable_gqa) {
+  if (query.dim() < 3 || key.dim() != query.dim() || value.dim() != query.dim()) return false;
+  for (int64_t dim = 0; dim < query.dim() - 2; ++dim) {
+    const bool may_differ = enable_gqa && dim == query.dim() - 3;
+    if (key.size(dim) != value.size(dim)) return false;
+    if (key.size(dim) != query.size(dim) && !may_differ) return false;
+  }
+  return query.numel() != 0 && key.numel() != 0 && value.numel() != 0;
+}
+
 int64_t choose(const Tensor& query, const Tensor& key, const Tensor& value,
                const optional<Tensor>& mask, double dropout, bool /*is_causal*/,
-               optional<double> /*scale*/, bool /*enable_gqa*/) {
+               optional<double> /*scale*/, bool enable_gqa) {
   constexpr auto kMath = static_cast<int64_t>(sdp::SDPBackend::math);
   const bool has_mask = mask && mask->defined();
   if (needs_parts(query) || needs_parts(key) || needs_parts(value) ||
       (has_mask && needs_parts(*mask))) {
     return kMath;  // and its sizes may be symbols
   }
-  bool is_composed = dropout > 0 || query.dim() < 3 || query.numel() == 0 || key.numel() == 0 ||
+  bool is_composed = dropout > 0 || !is_plain(query, key, value, enable_gqa) ||
                      (has_mask && mask->device() != query.device());
   for (const Tensor* tensor : {&key, &value}) {
     is_composed |=

@@ -1,6 +1,7 @@
 #include "runtime/operation.h"
 
 #include <ATen/Functions.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
@@ -494,6 +495,9 @@ void operation_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (size_t index = 0; index < count; ++index) {
     const c10::Argument& argument = schema.arguments()[index];
     call.values.push_back(std::move((*stack)[stack->size() - count + index]));
+    if (argument.is_out() && call.values.back().isTensor()) {
+      at::assert_no_internal_overlap(call.values.back().toTensor());
+    }
     call.types.push_back(argument.type().get());
     call.is_written.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
   }

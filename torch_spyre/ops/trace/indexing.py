@@ -449,6 +449,8 @@ def embedding_backward(
 
 @decomposition("aten::masked_scatter")
 def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    if mask.dtype is not torch.bool:
+        raise UnsupportedError("a mask that is not boolean")  # the CPU says so
     x, mask = torch.broadcast_tensors(x, mask)
     counts = mask.reshape(-1).to(torch.int32).cumsum(0) - 1
     place = torch.where(mask.reshape(-1), counts, 0)

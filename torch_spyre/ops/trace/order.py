@@ -55,6 +55,8 @@ def searchsorted(
 def bucketize(
     x: Tensor, numbers: Tensor, *, out_int32: bool = False, right: bool = False
 ) -> Tensor:
+    if numbers.dim() != 1:
+        raise UnsupportedError("boundaries that are no list")  # the CPU says so
     return searchsorted(numbers, x, out_int32=out_int32, right=right)
 
 

@@ -176,6 +176,10 @@ class _Planner:
         with self.tracer:
             self._fill_numbers()
             results, targets = run_functional(self.func, positional, keywords)
+        is_out = any(argument.is_out for argument in self.func._schema.arguments)
+        if is_out and any(a.dtype is not b.dtype for a, b in zip(results, targets, strict=True)):
+            # Some operations cast to it, others compute in it, others refuse.
+            raise UnsupportedError("`out=` of another dtype than the result")
         numbers = [self._argument_number(target) for target in targets]
         resizes = tuple(
             (number, tuple(result.shape))

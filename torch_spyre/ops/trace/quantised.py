@@ -37,7 +37,11 @@ def scaled_mm(
             result = result + bias
         if scale_result is not None:
             result = result * scale_result
-        return result.to(out_dtype or a.dtype)
+        dtype = out_dtype or a.dtype
+        if dtype.itemsize == 1:  # 8-bit results saturate, as PyTorch's do
+            most = torch.finfo(dtype).max
+            result = result.clamp(-most, most)
+        return result.to(dtype)
 
 
 @leaf("aten::_int_mm")

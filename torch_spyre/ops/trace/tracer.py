@@ -293,6 +293,8 @@ _META_ONLY = frozenset(
 
 # New tensors: `out=` says of what dtype they are.
 _MADE_LIKE_OUT = frozenset(["eye", "linspace", "logspace"])
+# Sums on the way, too, are of the dtype of `out=`.
+_COMPUTED_IN_OUT = frozenset(["cumsum", "cumprod"])
 
 
 def write_results(
@@ -335,6 +337,8 @@ def run_functional(
             raise UnsupportedError(f"{name} has no functional form")
     if name in _MADE_LIKE_OUT:
         kept.setdefault("dtype", targets[0].dtype)
+    if name in _COMPUTED_IN_OUT and targets[0].dtype is not torch.bool:
+        kept["dtype"] = kept.get("dtype") or targets[0].dtype
     result = packet(*positional, **kept)
     results = list(result) if isinstance(result, list | tuple) else [result]
     return results[: len(targets)], targets

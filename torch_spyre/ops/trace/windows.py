@@ -163,6 +163,9 @@ def convolution_backward(
     if wanted[0]:
         if transposed:
             grad_x = _correlate(padded(grad, padding, padding), weight, stride, dilation, groups)
+            # An output padding as long as the stride makes room for more windows than there were.
+            for dim, n in enumerate(x.shape[2:]):
+                grad_x = grad_x.narrow(dim + 2, 0, n)
         else:
             reach = [
                 (n - 1) * s - 2 * p + d * (k - 1) + 1
