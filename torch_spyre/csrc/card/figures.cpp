@@ -43,6 +43,7 @@ class Description {
     for (const int& core : cores_) add_core(core, {&core, 1}, cost);
     if (cost.traffic == cost::Traffic::RowReduction) cost.rows = output_rows();
     if (is_kind(step_, StepKind::Matmul)) add_matmul(cost);
+    if (step_.ring != 0) add_ring(cost);
     return cost;
   }
 
@@ -179,7 +180,21 @@ class Description {
       }
       rows += kept;
     }
-    return rows;
+    return rows / partners_of(step_);
+  }
+
+  // Partial results go round the rings, all of which run at the same time: the largest group
+  // counts.
+  void add_ring(cost::Step& cost) const {
+    cost.k_split = step_.ring;
+    for (const int core : cores_) {
+      int64_t kept = lanes_;
+      for (int dim = 0; dim < step_.rank; ++dim) {
+        if (is_reduced(step_, dim)) continue;
+        kept *= extent_at(program_, step_, core_slot(step_.cores, core), dim);
+      }
+      cost.output_elements = std::max(cost.output_elements, kept);
+    }
   }
 
   // ---- Matmul ----------------------------------------------------------------------------------
