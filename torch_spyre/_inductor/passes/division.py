@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from math import prod
 from typing import Any
 
 from torch_spyre import _C, ir
 from torch_spyre.ir import STICK_BYTES
+from torch_spyre.ir.splits import useful_slices
 
 from .. import config
-from ..division import MatmulShape, MatmulSplit, matmul_division, span_slices, work_division
+from ..division import (
+    MatmulShape,
+    MatmulSplit,
+    are_partners_neighbours,
+    matmul_division,
+    ring_order,
+    span_slices,
+    work_division,
+)
 from ..graph import Buffer, Fit, Op, Sizes, SpyreGraph
 from ..sharing import Division, LocalSlice, boxes, matching_division, widest
+
+# Beyond so many partners the way round the ring grows more than the work of each shrinks, unless
+# there is much of it.
+_SMALL_RING = 8
 
 
 def span_reduction(graph: SpyreGraph) -> None:
@@ -26,7 +39,10 @@ def span_reduction(graph: SpyreGraph) -> None:
         if op.fit is None:
             continue
         spans = [_span(op, i) for i in range(len(op.tensors))]
-        fewest = span_slices(op.fit.extents, spans, config.sencores, splittable=_splittable(op.fit))
+        fewest = None
+        for may in (_splittable(op.fit), _splittable_in_rings(op)):
+            if fewest is None:
+                fewest = span_slices(op.fit.extents, spans, config.sencores, splittable=may)
         if fewest is None:
             from ..errors import Unsupported  # its base is Dynamo's: only where it is needed
 
@@ -49,12 +65,25 @@ def _span(op: Op, operand: int) -> ir.Span:
 
 
 def _splittable(fit: Fit) -> tuple[bool, ...]:
-    """Cores may not share a result: dimensions along which it stands still stay whole."""
+    """Where every core has results of its own: not along dimensions where they stand still."""
     output = fit.walks[-1]
     return tuple(
         extent > 1 and i not in fit.reduced and output.strides[i] != 0
         for i, extent in enumerate(fit.extents)
     )
+
+
+def _splittable_in_rings(op: Op) -> tuple[bool, ...]:
+    """The same, and what is accumulated: cores that share a result combine their parts of it.
+
+    A matmul's k is cut between sticks of its first operand, and along no other dimension of k.
+    """
+    fit = op.fit
+    assert fit is not None
+    long = [i for i in fit.reduced if fit.extents[i] > 1]
+    if op.kind == "matmul" and long != [fit.lane]:
+        long = []
+    return tuple(may or i in long for i, may in enumerate(_splittable(fit)))
 
 
 def work_distribution(graph: SpyreGraph) -> None:
@@ -87,27 +116,48 @@ class _Divider:
                     self.uses.setdefault(tensor.buffer, []).append((op, operand))
 
     def run(self) -> None:
-        matmuls = {op: Division(_matmul(op)) for op in self.ops if op.kind == "matmul"}
+        matmuls = {op: _matmul(op) for op in self.ops if op.kind == "matmul"}
         others = [op for op in self.ops if op.kind != "matmul"]
-        # A reduction can't be cut along what it reduces, so it has the least choice.
+        # A reduction is best not cut along what it reduces, so it has the least choice.
         constrained = sorted(others, key=lambda op: op.kind != "reduction")
         backwards = others[::-1]
         plans = []
-        for orders in ((self.ops,), (self.ops, backwards), (constrained, backwards)):
+        attempts = [(matmuls, (self.ops,)), (matmuls, (self.ops, backwards))]
+        attempts += [
+            (fixed, (constrained, backwards)) for fixed in (matmuls, *self._rings(matmuls))
+        ]
+        for fixed, orders in attempts:
             self.divided.clear()
-            for op, division in matmuls.items():
+            for op, division in fixed.items():
                 self._take(op, division)
                 if orders[0] is constrained:
                     self.divided.add(op)
             for order in orders:
                 for op in order:
-                    if op not in matmuls:
+                    if op not in fixed:
                         self._take(op, self._best(op))
                     self.divided.add(op)
             plan = {op: Division(op.slices, op.core_order) for op in self.ops}
             plans.append((sum(self._time(op) for op in self.ops), plan))
         for op, division in min(plans, key=lambda plan: plan[0])[1].items():
             self._take(op, division)
+
+    def _rings(self, matmuls: dict[Op, Division]) -> Iterator[dict[Op, Division]]:
+        """Divisions of reductions that only pay if their neighbours follow.
+
+        A row on few cores keeps all that is computed from it there, too. So reductions that leave
+        cores idle are tried in rings, small ones and large ones.
+        """
+        options = {op: self._options(op) for op in self.ops if op.kind == "reduction"}
+        for partners in (_SMALL_RING, config.sencores):
+            rings = {
+                op: division
+                for op, divisions in options.items()
+                for division in divisions
+                if _partners(op, division) == partners
+            }
+            if rings:
+                yield {**matmuls, **rings}
 
     @staticmethod
     def _take(op: Op, division: Division) -> None:
@@ -124,14 +174,18 @@ class _Divider:
             self._take(op, option)
             costs.append(self._cost_around(op))
         self._take(op, before)
-        # Among equals the later ones, which follow a neighbour.
-        return options[min(range(len(options)), key=lambda i: (costs[i], -i))]
+        # Among equals one without rings, then the later ones, which follow a neighbour.
+        rings = [_partners(op, option) for option in options]
+        return options[min(range(len(options)), key=lambda i: (costs[i], rings[i], -i))]
 
     def _options(self, op: Op) -> list[Division]:
         assert op.fit is not None
-        may = _splittable(op.fit)
-        own = Division(work_division(op.fit.extents, may, config.sencores, self.least[op]))
-        options = {own: None}
+        least, may = self.least[op], _splittable(op.fit)
+        if any(count > 1 and not ok for count, ok in zip(least, may, strict=True)):
+            may = _splittable_in_rings(op)  # the span limit asks for it
+        own = work_division(op.fit.extents, may, config.sencores, least)
+        options = dict.fromkeys((_ordered(op, own), *self._in_rings(op, own)))
+        may = _splittable_in_rings(op)
         for operand, tensor in enumerate(op.tensors):
             if not _is_owned(op, operand):
                 continue
@@ -143,8 +197,23 @@ class _Divider:
                     options[found] = None
         return list(options)
 
+    @staticmethod
+    def _in_rings(op: Op, slices: Sizes) -> list[Division]:
+        """With the cores that are left, along one dimension that is accumulated."""
+        assert op.fit is not None
+        left = config.sencores // prod(slices)
+        found = []
+        for dim, may in enumerate(_splittable_in_rings(op)):
+            if may and dim in op.fit.reduced and slices[dim] == 1:
+                for count in useful_slices(op.fit.extents[dim], left, 2):
+                    cut = (*slices[:dim], count, *slices[dim + 1 :])
+                    found.append(_ordered(op, cut))
+        return found
+
     def _is_legal(self, op: Op, division: Division, may: Sequence[bool]) -> bool:
         assert op.fit is not None
+        if not are_partners_neighbours(*division, op.fit.reduced):
+            return False
         dims = zip(op.fit.extents, division.slices, may, self.least[op], strict=True)
         return all(
             (count == 1 or (allowed and _is_useful(extent, count))) and count >= least
@@ -178,8 +247,11 @@ class _Divider:
         step.bytes_read, step.bytes_written = read, 0 if is_kept else output.nbytes
         shares = [-(-n // s) for n, s in zip(op.fit.extents, op.slices, strict=True)]
         step.sfp_elements = prod(shares) * op.fit.lanes
+        step.k_split = _partners(op, Division(op.slices))
+        kept = (share for i, share in enumerate(shares) if i not in op.fit.reduced)
+        step.output_elements = prod(kept) * op.fit.lanes
         parts = _C._cost.breakdown(step)
-        return max(parts.sfp, parts.memory) + 1e-6 * parts.sfp
+        return max(parts.sfp, parts.memory) + parts.ring + 1e-6 * parts.sfp
 
     def _is_shared(self, buffer: Buffer) -> bool:
         """Would all who touch the buffer find it in their own scratchpads?"""
@@ -198,11 +270,22 @@ def _is_owned(op: Op, operand: int) -> bool:
     return op.kind != "gather" or operand == 2
 
 
+def _partners(op: Op, division: Division) -> int:
+    """Cores that make a result together."""
+    assert op.fit is not None
+    return prod(division.slices[i] for i in op.fit.reduced)
+
+
+def _ordered(op: Op, slices: Sizes) -> Division:
+    assert op.fit is not None
+    return Division(slices, ring_order(slices, op.fit.reduced))
+
+
 def _is_useful(extent: int, count: int) -> bool:
     return -(-extent // -(-extent // count)) == count
 
 
-def _matmul(op: Op) -> Sizes:
+def _matmul(op: Op) -> Division:
     fit = op.fit
     assert fit is not None
     assert fit.stick is not None
@@ -232,13 +315,19 @@ def _matmul(op: Op) -> Sizes:
         b_batched=bool(batch),
     )
     least = MatmulSplit(
-        tuple(op.slices[i] for i in batch), tuple(op.slices[i] for i in rows), op.slices[fit.stick]
+        tuple(op.slices[i] for i in batch),
+        tuple(op.slices[i] for i in rows),
+        op.slices[fit.stick],
+        op.slices[plan.lane],
     )
-    split = matmul_division(shape, config.sencores, least)
+    may_cut_k = _splittable_in_rings(op)[plan.lane]
+    k_slices = tuple(range(1, config.sencores + 1)) if may_cut_k else (1,)
+    split = matmul_division(shape, config.sencores, least, k_slices)
     slices = [1] * len(fit.extents)
     for i, count in zip(batch, split.batch, strict=True):
         slices[i] = count
     for i, count in zip(rows, split.m, strict=True):
         slices[i] = count
     slices[fit.stick] = split.n
-    return tuple(slices)
+    slices[plan.lane] = split.k
+    return _ordered(op, tuple(slices))
