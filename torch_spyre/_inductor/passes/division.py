@@ -9,7 +9,6 @@ from typing import Any
 
 from torch_spyre import _C, ir
 from torch_spyre.ir import STICK_BYTES
-from torch_spyre.ir.splits import useful_slices
 
 from .. import config
 from ..division import (
@@ -24,8 +23,9 @@ from ..division import (
 from ..graph import Buffer, Fit, Op, Sizes, SpyreGraph
 from ..sharing import Division, LocalSlice, boxes, matching_division, widest
 
-# Beyond so many partners the way round the ring grows more than the work of each shrinks, unless
-# there is much of it.
+# Partners of a ring that are tried. Beyond the small ring the way round grows more than the work of
+# each core shrinks, unless there is much of it.
+_RINGS = (2, 4, 8, 16, 32)
 _SMALL_RING = 8
 
 
@@ -39,10 +39,10 @@ def span_reduction(graph: SpyreGraph) -> None:
         if op.fit is None:
             continue
         spans = [_span(op, i) for i in range(len(op.tensors))]
-        fewest = None
-        for may in (_splittable(op.fit), _splittable_in_rings(op)):
-            if fewest is None:
-                fewest = span_slices(op.fit.extents, spans, config.sencores, splittable=may)
+        fewest = span_slices(op.fit.extents, spans, config.sencores, splittable=_splittable(op.fit))
+        if fewest is None:
+            may = _splittable_in_rings(op)
+            fewest = span_slices(op.fit.extents, spans, config.sencores, splittable=may)
         if fewest is None:
             from ..errors import Unsupported  # its base is Dynamo's: only where it is needed
 
@@ -149,15 +149,17 @@ class _Divider:
         cores idle are tried in rings, small ones and large ones.
         """
         options = {op: self._options(op) for op in self.ops if op.kind == "reduction"}
-        for partners in (_SMALL_RING, config.sencores):
-            rings = {
-                op: division
-                for op, divisions in options.items()
-                for division in divisions
-                if _partners(op, division) == partners
-            }
-            if rings:
+        before: dict[Op, Division] = {}
+        for most in (_SMALL_RING, config.sencores):
+            rings = {}
+            for op, divisions in options.items():
+                small = [d for d in divisions if _partners(op, d.slices) <= most]
+                largest = max(small, key=lambda d: _partners(op, d.slices), default=divisions[0])
+                if _partners(op, largest.slices) > 1:
+                    rings[op] = largest
+            if rings != before:
                 yield {**matmuls, **rings}
+            before = rings
 
     @staticmethod
     def _take(op: Op, division: Division) -> None:
@@ -175,7 +177,7 @@ class _Divider:
             costs.append(self._cost_around(op))
         self._take(op, before)
         # Among equals one without rings, then the later ones, which follow a neighbour.
-        rings = [_partners(op, option) for option in options]
+        rings = [_partners(op, option.slices) for option in options]
         return options[min(range(len(options)), key=lambda i: (costs[i], rings[i], -i))]
 
     def _options(self, op: Op) -> list[Division]:
@@ -204,10 +206,13 @@ class _Divider:
         left = config.sencores // prod(slices)
         found = []
         for dim, may in enumerate(_splittable_in_rings(op)):
-            if may and dim in op.fit.reduced and slices[dim] == 1:
-                for count in useful_slices(op.fit.extents[dim], left, 2):
-                    cut = (*slices[:dim], count, *slices[dim + 1 :])
-                    found.append(_ordered(op, cut))
+            if not may or dim not in op.fit.reduced or slices[dim] > 1:
+                continue
+            extent = op.fit.extents[dim]
+            for wanted in _RINGS:
+                if wanted <= min(left, extent):
+                    count = -(-extent // -(-extent // wanted))  # none of them idle
+                    found.append(_ordered(op, (*slices[:dim], count, *slices[dim + 1 :])))
         return found
 
     def _is_legal(self, op: Op, division: Division, may: Sequence[bool]) -> bool:
@@ -247,9 +252,10 @@ class _Divider:
         step.bytes_read, step.bytes_written = read, 0 if is_kept else output.nbytes
         shares = [-(-n // s) for n, s in zip(op.fit.extents, op.slices, strict=True)]
         step.sfp_elements = prod(shares) * op.fit.lanes
-        step.k_split = _partners(op, Division(op.slices))
-        kept = (share for i, share in enumerate(shares) if i not in op.fit.reduced)
-        step.output_elements = prod(kept) * op.fit.lanes
+        step.k_split = _partners(op, op.slices)
+        if step.k_split > 1:
+            kept = (share for i, share in enumerate(shares) if i not in op.fit.reduced)
+            step.output_elements = prod(kept) * op.fit.lanes
         parts = _C._cost.breakdown(step)
         return max(parts.sfp, parts.memory) + parts.ring + 1e-6 * parts.sfp
 
@@ -270,10 +276,10 @@ def _is_owned(op: Op, operand: int) -> bool:
     return op.kind != "gather" or operand == 2
 
 
-def _partners(op: Op, division: Division) -> int:
+def _partners(op: Op, slices: Sizes) -> int:
     """Cores that make a result together."""
     assert op.fit is not None
-    return prod(division.slices[i] for i in op.fit.reduced)
+    return prod(slices[i] for i in op.fit.reduced)
 
 
 def _ordered(op: Op, slices: Sizes) -> Division:
