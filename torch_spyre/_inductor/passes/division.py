@@ -23,9 +23,10 @@ from ..division import (
 from ..graph import Buffer, Fit, Op, Sizes, SpyreGraph
 from ..sharing import Division, LocalSlice, boxes, matching_division, widest
 
-# Partners of a ring that are tried. Beyond the small ring the way round grows more than the work of
+# Partners of a ring that are tried. Two gain too little: what is computed from the few results may
+# have to leave the scratchpads. Beyond the small ring the way round grows more than the work of
 # each core shrinks, unless there is much of it.
-_RINGS = (2, 4, 8, 16, 32)
+_RINGS = (4, 8, 16, 32)
 _SMALL_RING = 8
 
 
