@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torch_spyre._inductor.codegen.folds import core_maps
 from torch_spyre._inductor.division import (
     MatmulShape,
     MatmulSplit,
+    are_partners_neighbours,
     matmul_division,
+    ring_order,
     span_slices,
     work_division,
 )
@@ -107,6 +110,30 @@ def test_with_the_ring_k_splits_compete_too(shape, cores):
     split = matmul_division(shape, cores, k_slices=slices)
     least = min(published_time(shape, other) for other in all_splits(shape, cores, slices))
     assert published_time(shape, split) <= math.ceil(least * (1 + 1e-9))
+
+
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    st.sets(st.integers(0, 3)),
+    st.permutations(range(4)),
+)
+def test_partners_are_neighbours_in_the_order_of_their_ring(slices, reduced, order):
+    rank = len(slices)
+    gone = sorted(dim for dim in reduced if dim < rank)
+    kept = [dim for dim in range(rank) if dim not in gone]
+
+    def are_neighbours(order):
+        rows = core_maps(tuple(slices), tuple(order)).slices
+        partners = math.prod(slices[dim] for dim in gone)
+        rings = [rows[i : i + partners] for i in range(0, len(rows), partners)]
+        results = [{tuple(row[dim] for dim in kept) for row in ring} for ring in rings]
+        return all(len(result) == 1 for result in results) and all(
+            list(ring) == sorted(ring) for ring in rings
+        )
+
+    assert are_neighbours(ring_order(slices, gone))
+    order = [dim for dim in order if dim < rank]
+    assert are_partners_neighbours(slices, order, gone) == are_neighbours(order)
 
 
 @given(SHAPES, st.integers(1, 32))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+import numpy as np
+
 from torch_spyre._C import DataFormats
 from torch_spyre._inductor.codegen.superdsc import bundle_of
 from torch_spyre.backend.kernel import ArgView
@@ -136,6 +139,35 @@ def matmul_kernel(m: int = 20, k: int = 100, n: int = 130) -> KernelSpec:
     return KernelSpec(args, (op,))
 
 
+def ring_kernel(k: int = 300) -> KernelSpec:
+    """The matmul with k cut over rings of 5 cores."""
+    kernel = matmul_kernel(k=k)
+    (op,) = kernel.body
+    assert isinstance(op, OpSpec)
+    m, n, depth = op.iteration_space
+    space = (m, n, Dim(depth.name, k, 5))
+    return msgspec.structs.replace(
+        kernel, body=(msgspec.structs.replace(op, iteration_space=space),)
+    )
+
+
+def ring_mean_kernel(rows: int = 3, columns: int = 400) -> KernelSpec:
+    """arg1[i] = mean of row i, each row on 4 cores."""
+    count = ConstantArg("F", int(np.float32(columns).view(np.uint32)))
+    op = OpSpec(
+        "mean",
+        "reduction",
+        (Dim("m", rows, 3), Dim("n", columns, 4)),
+        (matrix(arg(0), rows, columns), count, column(arg(1), rows, is_input=False)),
+        stick=1,
+        lanes=64,
+        reduced=(1,),
+        masks=(Mask(1, columns),),
+    )
+    args = (KernelArg(FP16, nbytes(rows, columns), False), KernelArg(FP16, rows * STICK, True))
+    return KernelSpec(args, (op,))
+
+
 def gather_kernel(rows: int = 50, columns: int = 128, count: int = 7) -> KernelSpec:
     """arg2[i] = arg0[arg1[i]]; the rows of the table are contiguous."""
     table = (
@@ -240,6 +272,8 @@ KERNELS = {
     "add": add_kernel,
     "softmax": softmax_kernel,
     "matmul": matmul_kernel,
+    "ring": ring_kernel,
+    "ring_mean": ring_mean_kernel,
     "gather": gather_kernel,
     "pool": pool_kernel,
     "loop": loop_kernel,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 from card_runner import run_on_card
@@ -136,11 +137,13 @@ def test_an_extent_of_the_launch_limits_what_counts(valid):
     check(KernelSpec(whole_args(x, y), (spec,), extents=(192,)), (valid,))
 
 
-def matmul(m: int, k: int, n: int, m_slices: int = 1, n_slices: int = 1) -> KernelSpec:
+def matmul(
+    m: int, k: int, n: int, m_slices: int = 1, n_slices: int = 1, k_slices: int = 1
+) -> KernelSpec:
     a = matrix(True, arg(0), m, k, dims=(0, 2))
     b = matrix(True, arg(1), k, n, dims=(2, 1))
     c = matrix(False, arg(2), m, n, dims=(0, 1))
-    dims = (Dim("m", m, m_slices), Dim("n", n, n_slices), Dim("k", k))
+    dims = (Dim("m", m, m_slices), Dim("n", n, n_slices), Dim("k", k, k_slices))
     spec = OpSpec("batchmatmul", "matmul", dims, (a, b, c), stick=1, lane=2, lanes=64, reduced=(2,))
     return KernelSpec(whole_args(a, b, c), (spec,))
 
@@ -153,6 +156,66 @@ def test_a_matmul_takes_k_in_sticks_of_its_first_operand(m, k, n, m_slices, n_sl
     (step,) = check(matmul(m, k, n, m_slices, n_slices)).body
     assert step.kind is StepKind.MATMUL and step.lane_dim != step.stick_dim
     assert step.reduced == 1 << step.lane_dim
+
+
+# ---- Rings ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "slices"),
+    [
+        (1, 640, 70, (1, 2, 5)),
+        (4, 128, 64, (2, 1, 2)),
+        (3, 300, 64, (1, 1, 5)),  # the last partner has an uneven rest of a stick
+        (2, 448, 128, (1, 2, 4)),  # 7 sticks: 2, 2, 2 and 1
+    ],
+)
+def test_partners_that_share_k_are_neighbours(m, k, n, slices):
+    (step,) = check(matmul(m, k, n, *slices)).body
+    assert step.ring == slices[2] and step.cores.bit_count() % step.ring == 0
+    a, _, c = *step.inputs, *step.outputs
+    first = a.bases[: step.ring]
+    assert first == tuple(sorted(set(first)))
+    starts = c.bases * (1 if len(c.bases) > 1 else step.cores.bit_count())
+    assert all(len(set(starts[i : i + step.ring])) == 1 for i in range(0, len(starts), step.ring))
+
+
+@pytest.mark.parametrize("op", ["sum", "amax", "amin", "prod"])
+@pytest.mark.parametrize(("columns", "slices"), [(256, 4), (200, 2), (448, 4)])
+def test_a_row_may_lie_on_several_cores(op, columns, slices):
+    x, y = matrix(True, arg(0), 3, columns), column(False, arg(1), 3)
+    dims = (Dim("r", 3, 3), Dim("c", columns, slices))
+    spec = OpSpec(op, "reduction", dims, (x, y), stick=1, lanes=64, reduced=(1,))
+    (step,) = check(KernelSpec(whole_args(x, y), (spec,))).body
+    assert step.ring == slices
+
+
+def test_partners_that_are_no_neighbours_are_refused():
+    x, y = matrix(True, arg(0), 4, 128), row(False, arg(1), 128)
+    spec = OpSpec(
+        "sum",
+        "reduction",
+        (Dim("r", 4, 2), Dim("c", 128, 2)),
+        (x, y),
+        stick=1,
+        lanes=64,
+        reduced=(0,),
+    )
+    with pytest.raises(BundleError, match="cores 0, 1 make different results; the partners of a"):
+        lower(bundle_of(KernelSpec(whole_args(x, y), (spec,))))
+    in_order = msgspec.structs.replace(spec, core_order=(1, 0))
+    (step,) = check(KernelSpec(whole_args(x, y), (in_order,))).body
+    assert step.ring == 2
+
+
+def test_partners_in_another_order_are_refused():
+    bundle = bundle_of(matmul(1, 128, 64, 1, 1, 2))
+    document = json.loads(to_json(bundle.sdscs[0]))
+    cores = document["batchmatmul"]["coreIdToWkSlice_"]
+    cores["0"], cores["1"] = cores["1"], cores["0"]
+    sdsc = from_json(json.dumps(document).encode())
+    with pytest.raises(BundleError, match="are not in the order of their slices"):
+        lower(Bundle((sdsc,), bundle.body, bundle.args))
 
 
 def test_a_gather_reads_the_rows_that_an_index_names():

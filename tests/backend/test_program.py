@@ -85,6 +85,7 @@ def steps(draw: st.DrawFn, depth: int) -> Step:
         flags=draw(st.sampled_from(StepFlags)),
         lane_dim=draw(st.sampled_from((0, 2, 255))),
         reduced=draw(st.integers(0, 255)),
+        ring=draw(st.integers(0, 32)),
         masks=tuple(mask() for _ in range(draw(st.integers(0, 2)))),
     )
 

@@ -79,6 +79,13 @@ def test_the_reference_knows_what_a_matmul_is():
     assert np.allclose(c, a @ b, rtol=2e-3, atol=2e-2)
 
 
+def test_the_reference_adds_up_what_the_cores_of_a_ring_have():
+    replay, before, after = reference_of("ring")
+    a, b = matrices(replay, before, (20, 300), (300, 130))
+    *_, c = matrices(replay, after, (20, 300), (300, 130), (20, 130))
+    assert np.allclose(c, a @ b, rtol=2e-3, atol=2e-2)
+
+
 def test_the_reference_rounds_to_the_cards_formats():
     values = np.array([0.0, 1.0, -1.0, 1 / 3, 1 + 2**-10, 1e30, -1e30, np.nan, 2.0**-31, 1e-12])
     raw = narrow(values, DataFormat.SEN169_FP16)

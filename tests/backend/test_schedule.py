@@ -234,6 +234,22 @@ def test_a_result_that_is_read_outside_the_chain_is_stored():
     assert flags(program_of(*chain, between, again, total))[0] == StepFlags.DISCARDED
 
 
+def test_partners_of_a_ring_wait_for_the_one_that_stores_their_result():
+    dims = (Dim("r", 8, 4), Dim("c", 128, 2))
+    total = OpSpec(
+        "sum",
+        "reduction",
+        dims,
+        (m(True, arg(0)), column(False, pool(0), 8)),
+        stick=1,
+        lanes=64,
+        reduced=(1,),
+    )
+    args = (m(True, arg(0)), column(True, pool(0), 8), m(False, arg(1)))
+    use = OpSpec("sub", "pointwise", dims, args, stick=1, lanes=64)
+    assert flags(program_of(total, use)) == [StepFlags.NONE, StepFlags.BARRIER_BEFORE]
+
+
 def test_an_accumulator_of_a_loop_is_stored():
     step = pointwise("add", slice_of(True, 0), m(True, arg(0)), slice_of(False, 0))
     use = pointwise("neg", slice_of(True, 0), m(False, arg(1)))

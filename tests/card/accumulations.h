@@ -30,6 +30,21 @@ class RandomAccumulations : public RandomPrograms {
     add_matmul(builder);
     return builder;
   }
+  // The same, cut over rings of cores. Every partner has its own place for the results, or all one.
+  ProgramBuilder ring_reduction() {
+    ProgramBuilder builder;
+    do {
+      builder = reduction();
+    } while (!form_rings(builder));
+    return builder;
+  }
+  ProgramBuilder ring_matmul() {
+    ProgramBuilder builder;
+    do {
+      builder = matmul();
+    } while (!form_rings(builder));
+    return builder;
+  }
   // Pointwise steps that run block by block: y0 = -x, y1 = y0 + x, y2 = y1 * y0, ...
   ProgramBuilder chain() {
     ProgramBuilder builder;
@@ -69,6 +84,38 @@ class RandomAccumulations : public RandomPrograms {
   }
 
  protected:
+  bool form_rings(ProgramBuilder& builder) {
+    StepRecord& step = builder.steps[0];
+    const int cores = std::popcount(step.cores);
+    std::vector<int> sizes;
+    for (int size = 2; size <= cores; ++size) {
+      if (cores % size == 0) sizes.push_back(size);
+    }
+    if (sizes.empty()) return false;
+    const int size = sizes[pick(0, static_cast<int>(sizes.size()) - 1)];
+    step.ring = static_cast<uint8_t>(size);
+    for (uint32_t slot = 0; slot < step.extent_count; ++slot) {
+      int64_t* const row = builder.extents.data() + step.extent + slot * step.rank;
+      const int64_t* const first = row - static_cast<int64_t>(slot) % size * step.rank;
+      for (int dim = 0; dim < step.rank; ++dim) {
+        row[dim] = std::max<int64_t>(1, (step.reduced >> dim & 1) != 0 ? row[dim] : first[dim]);
+      }
+    }
+    const bool has_one_place = pick(0, 1) == 0;
+    const OperandRecord& output = builder.operands[step.first_operand + step.inputs];
+    uint32_t first_core = 0;
+    for (int core = 0, slot = 0; core < kCores; ++core) {
+      if ((step.cores >> core & 1) == 0) continue;
+      if (slot % size == 0) first_core = core;
+      int64_t& base = builder.bases[output.base + slot];
+      if (has_one_place) base = builder.bases[output.base + slot / size * size];
+      const uint32_t is_tail = step.tail_cores >> first_core & 1;
+      step.tail_cores = (step.tail_cores & ~(uint32_t{1} << core)) | is_tail << core;
+      ++slot;
+    }
+    return true;
+  }
+
   Shape pick_walked_shape(int low, int high, int most) {
     Shape shape = pick_shape();
     const int rank = pick(low, high);
@@ -239,18 +286,33 @@ class AccumulationModel {
       const OperandRecord& record = operand(i);
       if (record.space <= 1 && record.lanes == 0) lanes_ = std::max(lanes_, per_stick(record));
     }
-    slot_ = 0;
-    for (core_ = 0; core_ < kCores; ++core_) {
-      if ((step.cores >> core_ & 1) == 0) continue;
-      extent_.assign(step.rank, 0);
-      for (int dim = 0; dim < step.rank; ++dim) {
-        const int row = step.extent_count == 1 ? 0 : slot_;
-        extent_[dim] = program_.extents[step.extent + row * step.rank + dim];
-      }
-      Point point(step.rank, 0);
-      if (std::find(extent_.begin(), extent_.end(), 0) == extent_.end()) run_kept(0, point);
-      ++slot_;
+    std::vector<int> cores;
+    for (int core = 0; core < kCores; ++core) {
+      if ((step.cores >> core & 1) != 0) cores.push_back(core);
     }
+    const int ring = std::max<int>(1, step.ring);
+    for (size_t first = 0; first < cores.size(); first += ring) {
+      partials_.clear();
+      is_giving_ = ring == 1;
+      for (int i = 0; i < ring; ++i) run_core(cores[first + i], static_cast<int>(first) + i);
+      is_giving_ = true;
+      for (int i = 0; i < ring && ring > 1; ++i) {
+        run_core(cores[first + i], static_cast<int>(first) + i);
+      }
+    }
+  }
+
+  void run_core(int core, int slot) {
+    const StepRecord& step = *step_;
+    core_ = core;
+    slot_ = slot;
+    extent_.assign(step.rank, 0);
+    for (int dim = 0; dim < step.rank; ++dim) {
+      const int row = step.extent_count == 1 ? 0 : slot_;
+      extent_[dim] = program_.extents[step.extent + row * step.rank + dim];
+    }
+    Point point(step.rank, 0);
+    if (std::find(extent_.begin(), extent_.end(), 0) == extent_.end()) run_kept(0, point);
   }
 
   // For every point of the dimensions that are kept.
@@ -264,9 +326,8 @@ class AccumulationModel {
   virtual void run_point(Point& point) {
     switch (static_cast<StepKind>(step_->kind)) {
       case StepKind::Reduction:
-        return reduce(point);
       case StepKind::Matmul:
-        return multiply(point);
+        return accumulate(point);
       case StepKind::Gather:
         return gather(point);
       default:
@@ -310,13 +371,36 @@ class AccumulationModel {
 
   // ---- The three kinds -------------------------------------------------------------------------
 
-  void reduce(Point& point) {
+  // The partners of a ring first collect what each of them has, then each gives the whole.
+  void accumulate(Point& point) {
+    const bool is_matmul = step_->kind == static_cast<uint8_t>(StepKind::Matmul);
+    if (step_->ring == 0 || !is_giving_) {
+      const std::vector<uint32_t> own = is_matmul ? multiply(point) : reduce(point);
+      const auto [place, is_first] = partials_.try_emplace(point, own);
+      for (int lane = 0; lane < lanes_ && !is_first; ++lane) {
+        place->second[lane] = combine(place->second[lane], own[lane]);
+      }
+    }
+    if (is_giving_) is_matmul ? write_lanes(point, partials_.at(point)) : give(point);
+    if (step_->ring == 0) partials_.clear();
+  }
+
+  void write_lanes(const Point& point, const std::vector<uint32_t>& words) {
+    for (int lane = 0; lane < lanes_; ++lane) write(point, lane, words[lane]);
+  }
+
+  std::vector<uint32_t> reduce(Point& point) {
     std::vector<uint32_t> sums(lanes_, neutral());
     for_each_reduced(0, point, [&](const Point& at) {
       for (int lane = 0; lane < lanes_; ++lane) {
         if (is_valid(at, lane)) sums[lane] = combine(sums[lane], taken_in(read(0, at, lane)));
       }
     });
+    return sums;
+  }
+
+  void give(const Point& point) {
+    std::vector<uint32_t> sums = partials_.at(point);
     const bool is_first = operand(step_->inputs).lanes == static_cast<uint8_t>(Lanes::First);
     for (int half = lanes_ / 2; is_first && half > 0; half /= 2) {
       for (int lane = 0; lane < half; ++lane) {
@@ -329,15 +413,13 @@ class AccumulationModel {
         sum = std::bit_cast<uint32_t>(std::bit_cast<float>(sum) / count);
       }
     }
-    if (!is_first) {
-      for (int lane = 0; lane < lanes_; ++lane) write(point, lane, sums[lane]);
-      return;
-    }
+    if (!is_first) return write_lanes(point, sums);
     std::memset(address(step_->inputs, point, 0), 0, kStickBytes);
     write(point, 0, sums[0]);
   }
 
-  void multiply(Point& point) {
+  std::vector<uint32_t> multiply(Point& point) {
+    std::vector<uint32_t> sums(lanes_);
     for (int column = 0; column < lanes_; ++column) {
       float sum = 0;
       for_each_reduced(0, point, [&](const Point& at) {
@@ -348,8 +430,9 @@ class AccumulationModel {
           sum = std::fma(a, std::bit_cast<float>(decode(row, operand(1))), sum);
         }
       });
-      write(point, column, std::bit_cast<uint32_t>(sum));
+      sums[column] = std::bit_cast<uint32_t>(sum);
     }
+    return sums;
   }
 
   void gather(const Point& point) {
@@ -399,6 +482,7 @@ class AccumulationModel {
       case Opcode::sum:
       case Opcode::sum_squares:  // of sums: elements are squared when they are taken in
       case Opcode::mean:
+      case Opcode::batchmatmul:  // partial sums
         return std::bit_cast<uint32_t>(a + b);
       case Opcode::prod:
         return std::bit_cast<uint32_t>(a * b);
@@ -492,6 +576,8 @@ class AccumulationModel {
   int lanes_ = 1, slot_ = 0, core_ = 0;
   Point extent_, loops_;
   std::map<int, std::vector<std::byte>> lx_;
+  std::map<Point, std::vector<uint32_t>> partials_;
+  bool is_giving_ = true;
 };
 
 }  // namespace spyre::testing

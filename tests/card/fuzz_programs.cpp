@@ -75,7 +75,7 @@ class Fuzzer {
 
  private:
   Bytes next_program() {
-    switch (programs_.pick(0, 11)) {
+    switch (programs_.pick(0, 13)) {
       case 0:
         return programs_.reduction().bytes();
       case 1:
@@ -92,6 +92,10 @@ class Fuzzer {
         return programs_.argsort().bytes();
       case 7:
         return programs_.scan().bytes();
+      case 8:
+        return programs_.ring_reduction().bytes();
+      case 9:
+        return programs_.ring_matmul().bytes();
       default:
         return programs_.next().bytes();
     }

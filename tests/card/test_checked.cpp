@@ -7,6 +7,7 @@
 
 #include "../../torch_spyre/csrc/card/driver.h"
 #include "../../torch_spyre/csrc/card/program.h"
+#include "accumulations.h"
 #include "check.h"
 #include "programs.h"
 
@@ -14,6 +15,7 @@ namespace {
 
 using namespace spyre;
 using spyre::testing::ProgramBuilder;
+using spyre::testing::RandomAccumulations;
 using spyre::testing::RandomPrograms;
 
 constexpr auto kFormat = DataFormat::IEEE_FP32;
@@ -185,6 +187,22 @@ TEST(random_programs_pass_and_give_the_bits_of_the_unchecked_card) {
   CHECK_EQ(fast->counters().checked_bytes_read, 0);
 }
 
+// Partners exchange partial results, which is no race; what they write is counted once.
+TEST(random_rings_pass_and_give_the_bits_of_the_unchecked_card) {
+  const auto checked = open_software_card({0, kMemory, 2, CheckMode::Memory});
+  const auto fast = open_software_card({0, kMemory, 2, CheckMode::Off});
+  RandomAccumulations programs(20241102);
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    for (const ProgramBuilder& builder : {programs.ring_reduction(), programs.ring_matmul()}) {
+      bool is_clean = false, ignored = false;
+      const auto result = bytes_after(*checked, builder, seed, is_clean);
+      CHECK(result == bytes_after(*fast, builder, seed, ignored));
+      CHECK(is_clean);
+    }
+  }
+  CHECK_EQ(checked->counters().checked_bytes_written, checked->counters().bytes_written);
+}
+
 // Three cores, a shared operand and a loop: distinct sticks per step, each iteration anew.
 TEST(touched_sticks_agree_with_the_model) {
   constexpr int64_t kLoops = 3, kRows = 5;
@@ -278,18 +296,25 @@ TEST(a_selection_is_as_good_as_what_it_selects) {
 
 // ---- Padding -----------------------------------------------------------------------------------
 
-// Sums 3 rows of 40 elements along the stick: two tiles, 24 lanes of padding.
-std::string sum_of_rows(CheckMode mode, int64_t valid, float value = 1) {
+std::vector<int64_t> bases(bool is_ring, int64_t second) {
+  return is_ring ? std::vector<int64_t>{0, second} : std::vector<int64_t>{0};
+}
+
+// Sums 3 rows of 40 elements along the stick: two tiles, 24 lanes of padding. A ring has a tile on
+// each of two cores.
+std::string sum_of_rows(CheckMode mode, int64_t valid, float value = 1, bool is_ring = false) {
   const Matrix in{3, 40}, out{3, 1};
   ProgramBuilder builder;
   const uint32_t x = builder.address(in.bytes());
   const uint32_t y = builder.address(out.bytes(), true);
   const uint32_t step = builder.step(
-      Opcode::sum, 1, {3, 2}, {builder.device(x, kFormat, {128, 3 * 128})},
+      Opcode::sum, is_ring ? 0b11 : 1, {3, is_ring ? 1 : 2},
+      {builder.device(x, kFormat, {128, 3 * 128}, bases(is_ring, 3 * 128))},
       builder.operand(Space::Device, y, kFormat, Lanes::First, {0}, {128, 0}), StepKind::Reduction);
   builder.steps[step].stick_dim = 1;
   builder.steps[step].reduced = 2;
-  if (valid > 0) builder.mask(1, valid);
+  builder.steps[step].ring = is_ring ? 2 : 0;
+  if (valid > 0) builder.mask(1, valid, bases(is_ring, kLanes));
   builder.run(step);
   CheckedCard card(mode);
   const Address result = card.allocate(out);
@@ -303,6 +328,13 @@ TEST(a_reduction_without_a_mask_is_told_which_lane_is_padding) {
   const std::string found = sum_of_rows(CheckMode::Memory, 0);
   CHECK(mentions(found, {"step 0 (sum)", "is padding", "(lane 8)", "bytes [416, 420)"}));
   CHECK(mentions(sum_of_rows(CheckMode::Memory, 41), {"is padding", "(lane 8)"}));
+}
+
+TEST(a_partner_of_a_ring_is_told_which_lane_is_padding) {
+  CHECK_EQ(sum_of_rows(CheckMode::Memory, 40, 1, true), "");
+  CHECK_EQ(sum_of_rows(CheckMode::NonFinite, 40, 1, true), "");
+  const std::string found = sum_of_rows(CheckMode::Memory, 41, 1, true);
+  CHECK(mentions(found, {"step 0 (sum)", "core 1", "is padding", "(lane 8)"}));
 }
 
 // Down the rows every lane stands for itself: padding columns stay padding.
@@ -336,24 +368,29 @@ TEST(a_reduction_of_rows_carries_padding_columns_along) {
   }
 }
 
-// [2, 40] @ [40, 20]: k has 24 lanes of padding in A; n has 12 in B and C.
-std::string matmul(int64_t valid_k, bool has_all_rows = true) {
+// [2, 40] @ [40, 20]: k has 24 lanes of padding in A; n has 12 in B and C. A ring has a stick of k
+// on each of two cores.
+std::string matmul(int64_t valid_k, bool has_all_rows = true, bool is_ring = false) {
   const Matrix a{2, 40}, b{has_all_rows ? 64 : 40, 20}, c{2, 20};
   const Matrix room{64, 20};
   ProgramBuilder builder;
   const uint32_t left = builder.address(a.bytes());
   const uint32_t right = builder.address(room.bytes());
   const uint32_t into = builder.address(c.bytes(), true);
-  OperandRecord columns = builder.device(right, kFormat, {0, 0, 32 * 128});
+  OperandRecord columns =
+      builder.device(right, kFormat, {0, 0, 32 * 128}, bases(is_ring, 32 * 128));
   columns.tile_stride = 128;
   // Dimensions: rows, sticks of n, sticks of k.
-  const uint32_t step = builder.step(Opcode::batchmatmul, 1, {2, 1, 2},
-                                     {builder.device(left, kFormat, {128, 0, 2 * 128}), columns},
-                                     builder.device(into, kFormat, {128, 0, 0}), StepKind::Matmul);
+  const OperandRecord rows =
+      builder.device(left, kFormat, {128, 0, 2 * 128}, bases(is_ring, 2 * 128));
+  const uint32_t step =
+      builder.step(Opcode::batchmatmul, is_ring ? 0b11 : 1, {2, 1, is_ring ? 1 : 2},
+                   {rows, columns}, builder.device(into, kFormat, {128, 0, 0}), StepKind::Matmul);
+  builder.steps[step].ring = is_ring ? 2 : 0;
   builder.steps[step].stick_dim = 1;
   builder.steps[step].lane_dim = 2;
   builder.steps[step].reduced = 4;
-  if (valid_k > 0) builder.mask(2, valid_k);
+  if (valid_k > 0) builder.mask(2, valid_k, bases(is_ring, kLanes));
   builder.run(step);
   CheckedCard card;
   const Address weights = card.allocate(room);
@@ -374,6 +411,8 @@ TEST(a_matmul_masks_k_and_carries_padding_columns_along) {
   CHECK_EQ(matmul(40, /*has_all_rows=*/false), "");
   CHECK(mentions(matmul(0), {"step 0 (batchmatmul)", "input 0", "is padding", "(lane 8)"}));
   CHECK(mentions(matmul(41), {"input 0", "is padding", "(lane 8)"}));
+  CHECK_EQ(matmul(40, false, /*is_ring=*/true), "");
+  CHECK(mentions(matmul(41, true, /*is_ring=*/true), {"core 1", "input 0", "is padding"}));
 }
 
 TEST(an_index_must_be_valid) {

@@ -2,6 +2,7 @@
 
 Memory that nothing has written is filled with noise, so that a program whose result depends on
 padding or on a step out of order does not pass by luck. Cores run in reverse between barriers.
+Of a ring, one partner computes for all, with what the others would send it.
 """
 
 from __future__ import annotations
@@ -53,11 +54,24 @@ class Machine:
     def run(self) -> None:
         group: list[tuple[Step, tuple[int, ...]]] = []
         for step, loops in _visits(self.program.body, ()):
-            if step.flags & StepFlags.BARRIER_BEFORE:
+            if step.flags & StepFlags.BARRIER_BEFORE or step.ring:
                 self._run_group(group)
                 group = []
-            group.append((step, loops))
+            if step.ring:
+                self._run_rings(step, loops)
+            else:
+                group.append((step, loops))
         self._run_group(group)
+
+    def _run_rings(self, step: Step, loops: tuple[int, ...]) -> None:
+        """All partners read before any of them stores."""
+        cores = [CoreStep(self, step, core, loops) for core in range(32) if step.cores >> core & 1]
+        for i in range(0, len(cores), step.ring):
+            partners = cores[i : i + step.ring]
+            results = list(partners[0].ring_results(partners))
+            for partner in partners:
+                for point, result in results:
+                    partner.store(point, result)
 
     def _run_group(self, visits: Sequence[tuple[Step, tuple[int, ...]]]) -> None:
         """Between barriers cores run independently: each does all steps, the last core first."""
@@ -115,12 +129,34 @@ class CoreStep:
         }
         if 0 in self.extents:
             return
-        kept = (
-            range(1) if self._is_reduced(dim) else range(extent)
-            for dim, extent in enumerate(self.extents)
-        )
-        for point in itertools.product(*kept):
+        for point in self._points():
             kinds[self.step.kind](point)
+
+    def ring_results(self, partners: Sequence[CoreStep]) -> Iterator[tuple[Point, np.ndarray]]:
+        """What the partners, of which this is the first, make together."""
+        is_matmul = self.step.kind is StepKind.MATMUL
+        combine = np.add if is_matmul else step_model.REDUCTIONS[self.step.opcode].combine
+        for point in self._points():
+            parts = [core._products(point) if is_matmul else core._sums(point) for core in partners]
+            with np.errstate(all="ignore"):
+                whole = functools.reduce(combine, parts)
+            yield point, step_model.one_nan(whole) if is_matmul else self._finished(point, whole)
+
+    def store(self, point: Point, result: np.ndarray) -> None:
+        if self.step.outputs[0].lanes is Lanes.FIRST:
+            at_stick = self._place(self.step.outputs[0], point)
+            memory = self.machine.memory(self.step.outputs[0], self.core)
+            memory[at_stick : at_stick + STICK_BYTES] = 0
+        self._write(point, result)
+
+    def _points(self) -> Iterator[Point]:
+        """The iterations, those that are accumulated counted as one."""
+        return itertools.product(
+            *(
+                range(1) if self._is_reduced(dim) else range(extent)
+                for dim, extent in enumerate(self.extents)
+            )
+        )
 
     # ---- Kinds ----------------------------------------------------------------------------------
 
@@ -130,6 +166,10 @@ class CoreStep:
         self._write(point, np.broadcast_to(result, (self.lanes,)))
 
     def _reduce(self, point: Point) -> None:
+        self.store(point, self._finished(point, self._sums(point)))
+
+    def _sums(self, point: Point) -> np.ndarray:
+        """Of each lane."""
         reduction = step_model.REDUCTIONS[self.step.opcode]
         sums = np.full(self.lanes, reduction.neutral)
         with np.errstate(all="ignore"):
@@ -139,19 +179,22 @@ class CoreStep:
                     values = np.broadcast_to(self._read(self.step.inputs[0], at), (self.lanes,))
                     taken = reduction.combine(sums, reduction.prepare(values))
                     sums = np.where(valid, taken, sums)
-            is_first = self.step.outputs[0].lanes is Lanes.FIRST
-            while is_first and len(sums) > 1:
+        return sums
+
+    def _finished(self, point: Point, sums: np.ndarray) -> np.ndarray:
+        combine = step_model.REDUCTIONS[self.step.opcode].combine
+        with np.errstate(all="ignore"):
+            while self.step.outputs[0].lanes is Lanes.FIRST and len(sums) > 1:
                 half = len(sums) // 2
-                sums = reduction.combine(sums[:half], sums[half:])
+                sums = combine(sums[:half], sums[half:])
             if self.step.opcode == "mean":
                 sums = sums / self._read(self.step.inputs[1], point)
-        if is_first:
-            at_stick = self._place(self.step.outputs[0], point)
-            memory = self.machine.memory(self.step.outputs[0], self.core)
-            memory[at_stick : at_stick + STICK_BYTES] = 0
-        self._write(point, sums)
+        return sums
 
     def _multiply(self, point: Point) -> None:
+        self._write(point, self._products(point))
+
+    def _products(self, point: Point) -> np.ndarray:
         left, right = self.step.inputs
         sums = np.zeros(self.lanes, np.float32)
         for at in self._accumulated(point):
@@ -162,7 +205,7 @@ class CoreStep:
             for k in np.flatnonzero(valid):
                 stick = self._stick(right, self._place(right, at) + int(k) * right.tile_stride)
                 sums = step_model.fma(row[k], stick, sums)
-        self._write(point, sums)
+        return sums
 
     def _gather(self, point: Point) -> None:
         table, _ = self.step.inputs

@@ -33,10 +33,10 @@ STICK = 128
 
 
 def run_on_card(
-    program: Program, bindings: Sequence[np.ndarray | int], check: str = "off"
+    program: Program, bindings: Sequence[np.ndarray | int], check: str = "off", threads: int = 2
 ) -> list[np.ndarray | int]:
     """What the bound memory holds after one launch on a card of its own."""
-    card = _C._card.Card(memory_bytes=1 << 26, threads=2, check=check)
+    card = _C._card.Card(memory_bytes=1 << 26, threads=threads, check=check)
     bound, copies = [], []
     for binding in bindings:
         if isinstance(binding, int):
@@ -220,6 +220,130 @@ def test_a_loop_over_tiles_accumulates_through_the_scratchpad() -> None:
         outputs=(Operand(Space.DEVICE, HALF, 1, strides=(0,), loop_strides=(STICK,)),),
     )
     check(Program(symbols((HALF, x), (HALF, y)), (Loop(3, (to_lx, from_lx)),)), [x, y])
+
+
+# ---- Rings --------------------------------------------------------------------------------------
+
+
+def check_ring(program: Program, bindings: Sequence[np.ndarray | int], *modes: str) -> None:
+    """The bits of the model, by any number of threads, and nothing found in these checked modes."""
+    expected = [b if isinstance(b, int) else b.copy() for b in bindings]
+    program_model.Machine(program, expected).run()
+    runs = [(1, "off"), (2, "off"), (5, "off"), *((2, mode) for mode in modes)]
+    for threads, mode in runs:
+        results = run_on_card(program, bindings, check=mode, threads=threads)
+        for actual, wanted in zip(results, expected, strict=True):
+            assert np.array_equal(actual, wanted), (threads, mode)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    opcode=st.sampled_from(sorted(step_model.REDUCTIONS)),
+    rows=st.integers(1, 4),
+    tiles=st.integers(1, 3),
+    ring=st.integers(2, 5),
+    cut=st.integers(0, 150),
+    seed=st.integers(0, 99),
+)
+def test_a_row_on_several_cores(
+    opcode: str, rows: int, tiles: int, ring: int, cut: int, seed: int
+) -> None:
+    """Each of `ring` cores has `tiles` tiles of all rows; the last elements are masked."""
+    fmt = INT if opcode.endswith("_int") else HALF
+    lanes = step_model.lanes_of(fmt)
+    x = values(fmt, ring * tiles * rows * lanes, seed)
+    y = program_model.noise(rows * STICK, seed)
+    starts = tuple(i * tiles * rows * STICK for i in range(ring))
+    inputs = [Operand(Space.DEVICE, fmt, 0, bases=starts, strides=(rows * STICK, STICK))]
+    if opcode == "mean":
+        inputs.append(Operand(Space.CONSTANT, FLOAT, 0, strides=(0, 0)))
+    step = Step(
+        opcode=opcode,
+        kind=StepKind.REDUCTION,
+        cores=((1 << ring) - 1) << 3,
+        extents=((tiles, rows),),
+        inputs=tuple(inputs),
+        outputs=(Operand(Space.DEVICE, fmt, 1, Lanes.FIRST, strides=(0, STICK)),),
+        stick_dim=0,
+        reduced=0b01,
+        ring=ring,
+        masks=(
+            Mask(
+                dim=0,
+                valid=max(0, ring * tiles * lanes - cut),
+                bases=tuple(i * tiles * lanes for i in range(ring)),
+            ),
+        ),
+    )
+    count = struct.unpack("<I", struct.pack("<f", 7.0))
+    check_ring(Program(symbols((fmt, x), (fmt, y)), (step,), count), [x, y])
+
+
+def ring_matmul(m: int, n_sticks: int, k_sticks: int, k_cores: int, k: int) -> Step:
+    """[m, k] @ [k, n]: a core per stick of n and `k_cores` partners for each, uneven if need be."""
+    share = -(-k_sticks // k_cores)
+    places = [(n, i * share) for n in range(n_sticks) for i in range(k_cores)]
+    whole = k_sticks * 64
+    return Step(
+        opcode="batchmatmul",
+        kind=StepKind.MATMUL,
+        cores=(1 << len(places)) - 1,
+        extents=tuple((m, 1, min(share, k_sticks - first)) for _, first in places),
+        inputs=(
+            Operand(
+                Space.DEVICE,
+                HALF,
+                0,
+                bases=tuple(first * m * STICK for _, first in places),
+                strides=(STICK, 0, m * STICK),
+            ),
+            Operand(
+                Space.DEVICE,
+                HALF,
+                1,
+                bases=tuple((n * whole + first * 64) * STICK for n, first in places),
+                strides=(0, 0, 64 * STICK),
+                tile_stride=STICK,
+            ),
+        ),
+        outputs=(
+            Operand(
+                Space.DEVICE,
+                HALF,
+                2,
+                bases=tuple(n * m * STICK for n, _ in places),
+                strides=(STICK, 0, 0),
+            ),
+        ),
+        stick_dim=1,
+        lane_dim=2,
+        reduced=0b100,
+        ring=k_cores,
+        masks=(Mask(dim=2, valid=k, bases=tuple(first * 64 for _, first in places)),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("m", "n_sticks", "k_sticks", "k_cores", "k"),
+    [
+        (1, 2, 4, 2, 256),
+        (3, 2, 5, 3, 300),
+        (2, 1, 7, 7, 448),
+        (1, 4, 16, 8, 1000),
+        (1, 1, 3, 3, 90),
+    ],
+)
+def test_a_k_split_adds_partial_sums_in_core_order(
+    m: int, n_sticks: int, k_sticks: int, k_cores: int, k: int
+) -> None:
+    memory = [
+        values(HALF, m * k_sticks * 64, 3),
+        values(HALF, n_sticks * k_sticks * 64 * 64, 4),
+        program_model.noise(m * n_sticks * STICK, 5),
+    ]
+    step = ring_matmul(m, n_sticks, k_sticks, k_cores, k)
+    program = Program(symbols(*zip((HALF,) * 3, memory, strict=True)), (step,))
+    check_ring(program, memory, "memory")
 
 
 def gather_program(table: np.ndarray, index: np.ndarray, y: np.ndarray, rows: int) -> Program:

@@ -4,7 +4,8 @@ Three steps, each a pure function: `span_slices` says how many slices the addres
 demands; `matmul_division` prices the divisions of a matmul with the card's clock and takes the
 cheapest; `work_division` divides everything else by the amount of work. Stick dimensions count
 whole sticks, so that every cut falls between sticks. A dimension of extent n in s slices gives
-each core ceil(n / s), the last one what is left.
+each core ceil(n / s), the last one what is left. Where what is accumulated is cut, cores form
+rings, whose partners are neighbours (`ring_order`).
 """
 
 from __future__ import annotations
@@ -76,6 +77,28 @@ def work_division(
         )
     chosen = divide([extents[d] for d in dims], cores, [least[d] for d in dims])
     return _spread(chosen, dims, len(extents))
+
+
+def ring_order(slices: Sequence[int], reduced: Sequence[int]) -> Slices:
+    """An order in which cores count through slices that makes the partners of a ring neighbours.
+
+    Empty where the dimensions' own order does.
+
+    >>> ring_order((4, 2, 3), (0,)), ring_order((4, 2, 3), (2,))
+    ((1, 2), ())
+    """
+    kept = tuple(d for d, count in enumerate(slices) if count > 1 and d not in reduced)
+    return () if are_partners_neighbours(slices, (), reduced) else kept
+
+
+def are_partners_neighbours(
+    slices: Sequence[int], order: Sequence[int], reduced: Sequence[int]
+) -> bool:
+    """Do cores that count in this order come to a result's slices one after the other?"""
+    dims = (*order, *(d for d in range(len(slices)) if d not in order))
+    cut = [d for d in dims if slices[d] > 1]
+    rings = sorted(d for d in cut if d in reduced)
+    return cut[len(cut) - len(rings) :] == rings
 
 
 def _chosen(extents: Sequence[int], splittable: Sequence[bool] | None) -> list[int]:
@@ -153,14 +176,15 @@ def matmul_division(
     """The division that takes the least time by the card's clock.
 
     Many divisions of a matmul that waits for LPDDR5, or for the array, take the same time. Among
-    those the one with the least time on the array wins, then on LPDDR5: the unit that does not
-    bind now is the next bound, and relieving it costs nothing. Then fewer cores, as more would not
-    help. Then slices of batch before m before n: cores with matrices of their own share no
-    operand, and an output divided by rows can stay in the scratchpad for row-wise neighbours
-    (norms, softmax).
+    those that cut k the least the one with the least time on the array wins, then on LPDDR5: the
+    unit that does not bind now is the next bound, and relieving it costs nothing. Then fewer cores,
+    as more would not help. Then slices of batch before m before n: cores with matrices of their own
+    share no operand, and an output divided by rows can stay in the scratchpad for row-wise
+    neighbours (norms, softmax).
 
-    `minimum` is what the span limit asks for, `most_n` a limit for slices of n. `k_slices` lists how often k may be cut: only 1
-    until the back end can add partial sums over the ring.
+    `minimum` is what the span limit asks for, `most_n` a limit for slices of n. `k_slices` lists
+    how often k may be cut: the cores of a cut add up their partial sums over the ring, which takes
+    time, so k is cut where nothing else offers enough work for the array.
 
     >>> weight = dict(a_bytes=2**23, b_bytes=2**23, c_bytes=2**23)
     >>> matmul_division(MatmulShape((), (2048,), 32, 2048, **weight), 32)
@@ -170,8 +194,11 @@ def matmul_division(
         raise ValueError(f"{cores} cores can't do anything")
     least = minimum or MatmulSplit((1,) * len(shape.batch), (1,) * len(shape.m))
     step = _cost_step(shape)
+    lowest = _lower_bound(shape, cores)
     fastest, equals = None, list[_Division]()
     for division in _divisions(shape, cores, least, k_slices, most_n):
+        if fastest is not None and fastest <= lowest and division.k != equals[0].k:
+            break  # those to come cut k more often, for nothing
         division.describe(step, shape)
         time = _C._cost.nanoseconds(step)
         if fastest is None or time < fastest:
@@ -240,12 +267,22 @@ def _cost_step(shape: MatmulShape) -> Any:
     )
 
 
+def _lower_bound(shape: MatmulShape, cores: int) -> int:
+    """No division takes less time: the array is busy on all cores, and no operand is shared."""
+    step = _cost_step(shape)
+    rows = 64  # fill the array
+    columns = shape.n_sticks * shape.n_lanes
+    macs = prod(shape.batch) * prod(shape.m) * columns * shape.k
+    step.m, step.n, step.k = rows, 1, macs // (rows * cores)
+    return int(_C._cost.nanoseconds(step))
+
+
 def _preference(division: _Division, step: Any, shape: MatmulShape) -> tuple[float, ...]:
     """The order among divisions that take the same time, the best first; see `matmul_division`."""
     division.describe(step, shape)
-    batch, m, n, _ = division
+    batch, m, n, k = division
     units = _C._cost.breakdown(step)
-    return units.pt, units.memory, division.cores, -batch.cores, -m.cores, -n.cores
+    return k.cores, units.pt, units.memory, division.cores, -batch.cores, -m.cores, -n.cores
 
 
 def _divisions(

@@ -109,7 +109,7 @@ class Tile(NamedTuple):
     """A counted loop around an operation, which takes one of its dimensions in equal parts."""
 
     loop: int  # operations of the same loop have the same number
-    count: int
+    parts: int
     dim: int  # of the operation's fit
     share: int  # iterations of the dimension in each part
 

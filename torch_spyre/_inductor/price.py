@@ -7,7 +7,7 @@ as large as the box around it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -24,7 +24,7 @@ def nanoseconds(ops: Iterable[Op]) -> float:
 
 
 def op_nanoseconds(op: Op) -> float:
-    visits = prod(tile.count for tile in op.tiles)
+    visits = prod(tile.parts for tile in op.tiles)
     return float(visits * _C._cost.nanoseconds(_step(op)))
 
 
@@ -56,10 +56,7 @@ def _step(op: Op) -> Any:
             else:
                 step.b_bytes, step.b_broadcast = in_memory, sharers
     shares = [-(-n // s) for n, s in zip(op.fit.extents, op.slices, strict=True)]
-    if op.kind == "matmul":
-        describe_matmul(op, shares, step)
-    elif op.kind != "restickify":
-        step.sfp_elements = prod(shares) * op.fit.lanes
+    describe_work(op, shares, step)
     if op.tiles and op.kind != "matmul" and step.bytes_read + step.bytes_written:
         columns = 1 if op.fit.stick is None else shares[op.fit.stick]
         step.tile_rows_per_core = prod(shares) // columns
@@ -67,18 +64,42 @@ def _step(op: Op) -> Any:
     return step
 
 
-def describe_matmul(op: Op, shares: list[int], step: Any) -> None:
-    """What the clock wants to know of a matmul, of which a core has these shares."""
+def describe_work(op: Op, shares: Sequence[int], step: Any) -> None:
+    """What the clock wants to know of an operation of which the busiest core has these shares."""
     fit = op.fit
-    assert fit is not None and isinstance(fit.plan, ir.MatmulAligned)
+    assert fit is not None
+    if op.kind == "matmul":
+        _describe_matmul(op, shares, step)
+        results = step.batch * step.m * step.n
+    else:
+        if op.kind != "restickify":
+            step.sfp_elements = prod(shares) * fit.lanes
+        results = prod(s for i, s in enumerate(shares) if i not in fit.reduced) * fit.lanes
+    step.k_split = partners(op, op.slices)
+    if step.k_split > 1:
+        step.output_elements = results
+
+
+def _describe_matmul(op: Op, shares: Sequence[int], step: Any) -> None:
+    fit = op.fit
+    assert fit is not None
+    plan = fit.plan
+    assert isinstance(plan, ir.MatmulAligned)
     step.traffic = _C._cost.Traffic.Matmul
     step.bits = 8 * op.reads[0].buffer.format.nbytes
     strides = fit.walks[1].strides
     rest = [i for i in range(len(shares)) if i != fit.stick and i not in fit.reduced]
     step.batch = prod(shares[i] for i in rest if strides[i] != 0)
     step.m = prod(shares[i] for i in rest if strides[i] == 0)
-    step.n = shares[fit.plan.stick] * fit.lanes
-    step.k = prod(shares[i] for i in fit.reduced if i != fit.lane) * fit.plan.k_length
+    step.n = shares[plan.stick] * fit.lanes
+    step.k = prod(shares[i] for i in fit.reduced if i != plan.lane)
+    step.k *= min(shares[plan.lane] * plan.lanes, plan.k_length)
+
+
+def partners(op: Op, slices: Sequence[int]) -> int:
+    """Cores that make a result together, if an operation is cut so."""
+    assert op.fit is not None
+    return prod(slices[i] for i in op.fit.reduced)
 
 
 def _bytes(box: Box) -> int:

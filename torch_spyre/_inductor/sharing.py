@@ -139,7 +139,7 @@ def matching_division(owners: Sequence[Box], op: Op, operand: int) -> Division |
         if len(moving) != 1:
             return None
         (dim,) = moving
-        if op.fit.extents[dim] < count or dim in op.fit.reduced:
+        if op.fit.extents[dim] < count:
             return None
         slices[dim] = count
         runs[dim] = next(i for i, part in enumerate(parts) if part != parts[0])

@@ -119,6 +119,8 @@ def _step(step: Step, constants: tuple[int, ...]) -> Iterator[str]:
     if step.reduced:
         is_along = step.kind in (StepKind.ARGSORT, StepKind.SCAN)
         text += f"  {'along dim' if is_along else 'accumulates dims'} {_dims(step.reduced)}"
+    if step.ring:
+        text += f"  in rings of {step.ring}"
     if step.tail_cores:
         text += f"  tail on cores {_core_ranges(step.tail_cores)}"
     text += "".join(f"  {words}" for flag, words in _FLAGS.items() if step.flags & flag)

@@ -44,6 +44,7 @@ class Operation:
     stick: int | None  # the dimension that counts sticks
     lane: int | None  # of a matmul: the dimension that counts sticks of k
     lanes: int  # elements of one iteration
+    ring: int  # cores that make a result together; 0: each makes its own
 
     def __init__(self, sdsc: SuperDSC, file: str) -> None:
         self.sdsc, self.file = sdsc, file
@@ -182,15 +183,6 @@ class Operation:
             self.fail(
                 *where, name, what=f"{scale[self.reduced[0]]}; {self.opcode} writes every position"
             )
-        for dim in self.reduced:
-            if self.slices[dim] != 1:
-                self.fail(
-                    *self.top,
-                    "numWkSlicesPerDim_",
-                    self.names[dim],
-                    what=f"{self.slices[dim]}; a dimension that is accumulated "
-                    f"({path_text(*where, self.names[dim])}) stays on one core",
-                )
         self.stick = None if self.kind is StepKind.RESTICKIFY else self.output.lane_dim
         self.lane = None
         lane_reduced = [i for i, value in enumerate(scale) if value == -2]
@@ -241,6 +233,23 @@ class Operation:
         if isinstance(division, _WrongError):
             self.fail(*self.top, "coreIdToWkSlice_", *division.path, what=division.what)
         self.cores, self.core_slices, self.extent_rows = division
+        self.form_rings()
+
+    def form_rings(self) -> None:
+        """Cores with slices of the same result are partners, which must be neighbours."""
+        kept = [dim for dim in range(len(self.names)) if dim not in self.reduced]
+        count = prod(self.slices[dim] for dim in self.reduced)
+        self.ring = count if count > 1 else 0
+        for first in range(0, len(self.cores), count):
+            partners = self.core_slices[first : first + count]
+            if len({tuple(row[dim] for dim in kept) for row in partners}) > 1:
+                what = "make different results; the partners of a ring are neighbours"
+            elif list(partners) != sorted(partners):
+                what = "are not in the order of their slices, in which a ring combines them"
+            else:
+                continue
+            cores = ", ".join(map(str, self.cores[first : first + count]))
+            self.fail(*self.top, "coreIdToWkSlice_", what=f"cores {cores} {what}")
 
     # ---- What follows and must agree -------------------------------------------------------------
 

@@ -86,6 +86,7 @@ class _StepWriter(Operation):
             lane_dim=NO_STICK_DIM if self.lane is None else self.lane,
             reduced=sum(1 << dim for dim in self.reduced),
             masks=self.masks(),
+            ring=self.ring,
         )
         return Lowered(step, tuple(self.constants), self.lanes)
 

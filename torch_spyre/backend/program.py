@@ -27,7 +27,7 @@ VERSION = 2
 _HEADER = struct.Struct("<IHHI8I4x")
 _SYMBOL = struct.Struct("<BBB5xq")
 _OPERAND = struct.Struct("<BBBBIII8qq4q")
-_STEP = struct.Struct("<HBBIIIBBBBIIIIBB2x")
+_STEP = struct.Struct("<HBBIIIBBBBIIIIBBBx")
 _MASK = struct.Struct("<BB2xIII4q")
 _NODE = struct.Struct("<IIII")
 _NODE_STEP, _NODE_LOOP = 0, 1
@@ -131,7 +131,8 @@ class Step:
     """One operation on the cores of `cores`; `extents` is one row, or a row per such core.
 
     `reduced` has a bit for each dimension that a Reduction or a Matmul accumulates, or the one of
-    the dimension along which an Argsort or Scan goes.
+    the dimension along which an Argsort or Scan goes. `ring` is how many cores, neighbours in core
+    order, make a result of a Reduction or a Matmul together; 0: each makes its own.
     """
 
     opcode: str
@@ -146,6 +147,7 @@ class Step:
     lane_dim: int = NO_STICK_DIM
     reduced: int = 0
     masks: tuple[Mask, ...] = ()
+    ring: int = 0
 
     @property
     def rank(self) -> int:
@@ -248,6 +250,7 @@ class _Writer:
                 first_mask,
                 len(step.masks),
                 step.reduced,
+                step.ring,
             )
         )
 
@@ -401,6 +404,7 @@ class _Reader:
             first_mask,
             masks,
             reduced,
+            ring,
         ) = self.steps[index]
         known = opcodes.by_value().get(opcode)
         if known is None:
@@ -431,6 +435,7 @@ class _Reader:
             lane_dim=lane_dim,
             reduced=reduced,
             masks=tuple(self.mask(i, depth) for i in range(first_mask, first_mask + masks)),
+            ring=ring,
         )
 
     def mask(self, index: int, depth: int) -> Mask:

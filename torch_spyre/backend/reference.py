@@ -86,9 +86,12 @@ class Reference:
         parts = [
             _Part(self, sdsc, node, loops, core, slices) for core, slices in _slices(sdsc).items()
         ]
-        results = [part.compute() for part in parts]
-        for part, result in zip(parts, results, strict=True):
-            part.store(result)
+        rings: dict[tuple[int, ...], Array] = {}  # by what the cores of a ring have in common
+        for part in parts:
+            own = part.compute()
+            rings[part.ring] = part.combine(rings[part.ring], own) if part.ring in rings else own
+        for part in parts:
+            part.store(part.finish(rings[part.ring]))
 
     def memory(self, address: Address, core: int) -> Memory:
         if address.base == "arg":
@@ -217,7 +220,25 @@ class _Part:
 
     # ---- Operations ------------------------------------------------------------------------------
 
+    @property
+    def ring(self) -> tuple[int, ...]:
+        """The slice of the results: cores that have it in common make them together."""
+        gone = self.reduced_axes() if self.op in (*REDUCTIONS, "batchmatmul") else ()
+        names = (name for i, name in enumerate(self.names) if i not in gone)
+        return tuple(self.slices.get(name, 0) for name in names)
+
+    def combine(self, first: Array, second: Array) -> Array:
+        """Partial results of two cores."""
+        combine = REDUCTIONS[self.op][0] if self.op in REDUCTIONS else np.add
+        return np.asarray(combine(first, second))
+
+    def finish(self, result: Array) -> Array:
+        if self.op != "mean":
+            return result
+        return result / self.operand(self.dsc.computeOp_[0].inputLabeledDs[1])
+
     def compute(self) -> Array:
+        """What this core computes: the result, or its part of an accumulation."""
         inputs = self.dsc.computeOp_[0].inputLabeledDs
         if self.op in ("gather", "gather_int"):
             self.check_index()
@@ -228,7 +249,7 @@ class _Part:
         if self.op == "batchmatmul":
             return self.matmul(*operands)
         if self.op in REDUCTIONS:
-            return self.reduce(*operands)
+            return self.reduce(operands[0])
         if self.op not in POINTWISE:
             raise UncheckableError(f"the reference does not know '{self.op}'")
         return POINTWISE[self.op](*np.broadcast_arrays(*operands))
@@ -272,13 +293,14 @@ class _Part:
         output = self.dsc.labeledDs_[self.number(self.dsc.computeOp_[0].outputLabeledDs[0])]
         return tuple(i for i, name in enumerate(self.names) if output.scale_[name] < 0)
 
-    def reduce(self, values: Array, count: Array | None = None) -> Array:
-        accumulate, neutral = REDUCTIONS[self.op]
+    def reduce(self, values: Array) -> Array:
+        combine, neutral = REDUCTIONS[self.op]
+        if self.op == "sum_squares":
+            values = np.square(values)
         whole = np.broadcast_to(values, self.counts)
         counting = np.broadcast_to(self.counting(), self.counts)
         whole = np.where(counting, whole, np.asarray(neutral).astype(whole.dtype))
-        result = np.asarray(accumulate(whole, axis=self.reduced_axes(), keepdims=True))
-        return result if count is None else result / count
+        return np.asarray(combine.reduce(whole, axis=self.reduced_axes(), keepdims=True))
 
     def matmul(self, a: Array, b: Array) -> Array:
         """Σ over k, along the axes that the result stands still along."""

@@ -232,16 +232,16 @@ INT: dict[str, Callable[..., Array]] = {
 
 POINTWISE = FLOAT | INT
 
-# Accumulates along axes, and what a position that does not count stands for.
-REDUCTIONS: dict[str, tuple[Callable[..., Array], float]] = {
-    "sum": (np.sum, 0),
-    "sum_squares": (lambda values, **axes: np.sum(np.square(values), **axes), 0),
-    "mean": (np.sum, 0),  # divided by its second operand afterwards
-    "amax": (np.max, -np.inf),
-    "amin": (np.min, np.inf),
-    "prod": (np.prod, 1),
-    "sum_int": (np.sum, 0),
-    "amax_int": (np.max, -(2**31)),
-    "amin_int": (np.min, 2**31 - 1),
-    "prod_int": (np.prod, 1),
+# How values, and partial results, are combined, and what a position that does not count stands for.
+REDUCTIONS: dict[str, tuple[np.ufunc, float]] = {
+    "sum": (np.add, 0),
+    "sum_squares": (np.add, 0),  # of the squares
+    "mean": (np.add, 0),  # divided by its second operand afterwards
+    "amax": (np.maximum, -np.inf),
+    "amin": (np.minimum, np.inf),
+    "prod": (np.multiply, 1),
+    "sum_int": (np.add, 0),
+    "amax_int": (np.maximum, -(2**31)),
+    "amin_int": (np.minimum, 2**31 - 1),
+    "prod_int": (np.multiply, 1),
 }

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from torch_spyre.backend.footprint import Footprint, footprint
 from torch_spyre.backend.join import join_dimensions
 from torch_spyre.backend.program import (
+    CORES,
     STEP_RANK,
     Lanes,
     Loop,
@@ -81,9 +82,10 @@ def _measure(item: Item, symbols: Sequence[Symbol]) -> None:
             continue
         is_write = position == len(step.inputs)
         nbytes = FORMAT_BY_NUMBER[operand.format].nbytes
+        who, walk = _storing(step) if is_write else (step, operand)
         touched = footprint(
-            step,
-            operand,
+            who,
+            walk,
             item.lanes,
             nbytes,
             item.counts,
@@ -95,6 +97,21 @@ def _measure(item: Item, symbols: Sequence[Symbol]) -> None:
             item.write = touched
         else:
             item.reads.append(touched)
+
+
+def _storing(step: Step) -> tuple[Step, Operand]:
+    """The result, and the step on the cores that store it: in device memory the first of each ring.
+
+    All partners name the place, but those who read it there wait for that core.
+    """
+    (output,) = step.outputs
+    if not step.ring or output.space is Space.LX:
+        return step, output
+    cores = [core for core in range(CORES) if step.cores >> core & 1][:: step.ring]
+    rows = step.extents[:: step.ring] if len(step.extents) > 1 else step.extents
+    bases = output.bases[:: step.ring] if len(output.bases) > 1 else output.bases
+    first = replace(step, cores=sum(1 << core for core in cores), extents=rows)
+    return first, replace(output, bases=bases)
 
 
 def _rows(

@@ -120,9 +120,7 @@ class _Mask(NamedTuple):
             if part.dtype == torch.bool:
                 return torch.where(part, scores, -math.inf)
             return scores + part
-        if self.causal_from is None or (
-            _is_number(keys.end) and keys.end <= self.causal_from + 1
-        ):
+        if self.causal_from is None or (_is_number(keys.end) and keys.end <= self.causal_from + 1):
             return scores  # every row sees all of these keys
         rows = torch.arange(scores.size(-2), device=scores.device) + self.causal_from
         columns = torch.arange(scores.size(-1), device=scores.device) + keys.first

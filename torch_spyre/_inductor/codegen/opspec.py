@@ -232,7 +232,7 @@ def _reach(op: Op, operand: int) -> int:
         if coordinate.indirect is not None:
             top += op.rows - 1
         last += top * stride
-    counts = [tile.count for tile in op.tiles]
+    counts = [tile.parts for tile in op.tiles]
     steps = zip(op.loop_steps(operand), counts, strict=True)
     last += sum(max(step, 0) * (count - 1) for step, count in steps)
     return -(-(last + 1) * buffer.format.nbytes // STICK_BYTES) * STICK_BYTES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from math import prod
 from typing import Any
@@ -11,11 +11,25 @@ from torch_spyre import _C, ir
 from torch_spyre.ir import STICK_BYTES
 
 from .. import config
-from ..division import MatmulShape, MatmulSplit, matmul_division, span_slices, work_division
+from ..division import (
+    MatmulShape,
+    MatmulSplit,
+    are_partners_neighbours,
+    matmul_division,
+    ring_order,
+    span_slices,
+    work_division,
+)
 from ..fitting import move_splittable
 from ..graph import Buffer, Op, Sizes, SpyreGraph
-from ..price import describe_matmul
+from ..price import describe_work, partners
 from ..sharing import Division, LocalSlice, boxes, matching_division, widest
+
+# Partners of a ring that are tried. Two gain too little: what is computed from the few results may
+# have to leave the scratchpads. Beyond the small ring the way round grows more than the work of
+# each core shrinks, unless there is much of it.
+_RINGS = (4, 8, 16, 32)
+_SMALL_RING = 8
 
 
 def span_reduction(graph: SpyreGraph) -> None:
@@ -45,7 +59,11 @@ def least_slices(op: Op) -> Sizes | None:
     """The fewest slices with which no core spans too much of a tensor; None if there are none."""
     assert op.fit is not None
     spans = [_span(op, i) for i in range(len(op.tensors))]
-    return span_slices(op.fit.extents, spans, config.sencores, splittable=_splittable(op))
+    for may in (_splittable(op), _splittable_in_rings(op)):
+        fewest = span_slices(op.fit.extents, spans, config.sencores, splittable=may)
+        if fewest is not None:
+            return fewest
+    return None
 
 
 def _span(op: Op, operand: int) -> ir.Span:
@@ -57,7 +75,7 @@ def _span(op: Op, operand: int) -> ir.Span:
 
 
 def _splittable(op: Op) -> Sequence[bool]:
-    """Cores may not share a result: dimensions along which it stands still stay whole."""
+    """Where every core has results of its own: not along dimensions where they stand still."""
     fit = op.fit
     assert fit is not None
     if op.kind == "restickify":
@@ -68,6 +86,19 @@ def _splittable(op: Op) -> Sequence[bool]:
         extent > 1 and i not in fit.reduced and output.strides[i] != 0
         for i, extent in enumerate(fit.extents)
     )
+
+
+def _splittable_in_rings(op: Op) -> tuple[bool, ...]:
+    """The same, and what is accumulated: cores that share a result combine their parts of it.
+
+    A matmul's k is cut between sticks of its first operand, and along no other dimension of k.
+    """
+    fit = op.fit
+    assert fit is not None
+    long = [i for i in fit.reduced if fit.extents[i] > 1]
+    if op.kind == "matmul" and long != [fit.lane]:
+        long = []
+    return tuple(may or i in long for i, may in enumerate(_splittable(op)))
 
 
 def work_distribution(graph: SpyreGraph) -> None:
@@ -105,8 +136,8 @@ class _Divider:
                     self.uses.setdefault(tensor.buffer, []).append((op, operand))
 
     def run(self) -> None:
-        matmuls = {op: Division(_matmul(op)) for op in self.ops if op.kind == "matmul"}
-        by_rows = {op: Division(_matmul(op, most_n=1)) for op in matmuls}
+        matmuls = {op: _matmul(op) for op in self.ops if op.kind == "matmul"}
+        by_rows = {op: _matmul(op, most_n=1) for op in matmuls}
         plans = self._plans(matmuls)
         if by_rows != matmuls:
             # Results that are divided by rows can stay with the cores that reduce rows.
@@ -117,24 +148,47 @@ class _Divider:
     def _plans(self, matmuls: dict[Op, Division]) -> list[tuple[float, dict[Op, Division]]]:
         """Divisions of all operations that follow those of the matmuls, with their times."""
         others = [op for op in self.ops if op.kind != "matmul"]
-        # A reduction can't be cut along what it reduces, so it has the least choice.
+        # A reduction is best not cut along what it reduces, so it has the least choice.
         constrained = sorted(others, key=lambda op: op.kind != "reduction")
         backwards = others[::-1]
         plans = []
-        for orders in ((self.ops,), (self.ops, backwards), (constrained, backwards)):
+        attempts = [(matmuls, (self.ops,)), (matmuls, (self.ops, backwards))]
+        attempts += [
+            (fixed, (constrained, backwards)) for fixed in (matmuls, *self._rings(matmuls))
+        ]
+        for fixed, orders in attempts:
             self.divided.clear()
-            for op, division in matmuls.items():
+            for op, division in fixed.items():
                 self._take(op, division)
                 if orders[0] is constrained:
                     self.divided.add(op)
             for order in orders:
                 for op in order:
-                    if op not in matmuls:
+                    if op not in fixed:
                         self._take(op, self._best(op))
                     self.divided.add(op)
             plan = {op: Division(op.slices, op.core_order) for op in self.ops}
             plans.append((sum(self._time(op) for op in self.ops), plan))
         return plans
+
+    def _rings(self, matmuls: dict[Op, Division]) -> Iterator[dict[Op, Division]]:
+        """Divisions of reductions that only pay if their neighbours follow.
+
+        A row on few cores keeps all that is computed from it there, too. So reductions that leave
+        cores idle are tried in rings, small ones and large ones.
+        """
+        options = {op: self._options(op) for op in self.ops if op.kind == "reduction"}
+        before: dict[Op, Division] = {}
+        for most in (_SMALL_RING, config.sencores):
+            rings = {}
+            for op, divisions in options.items():
+                small = [d for d in divisions if partners(op, d.slices) <= most]
+                largest = max(small, key=lambda d: partners(op, d.slices), default=divisions[0])
+                if partners(op, largest.slices) > 1:
+                    rings[op] = largest
+            if rings != before:
+                yield {**matmuls, **rings}
+            before = rings
 
     @staticmethod
     def _take(op: Op, division: Division) -> None:
@@ -151,14 +205,18 @@ class _Divider:
             self._take(op, option)
             costs.append(self._cost_around(op))
         self._take(op, before)
-        # Among equals the later ones, which follow a neighbour.
-        return options[min(range(len(options)), key=lambda i: (costs[i], -i))]
+        # Among equals one without rings, then the later ones, which follow a neighbour.
+        rings = [partners(op, option.slices) for option in options]
+        return options[min(range(len(options)), key=lambda i: (costs[i], rings[i], -i))]
 
     def _options(self, op: Op) -> list[Division]:
         assert op.fit is not None
-        may = _splittable(op)
-        own = Division(work_division(op.fit.extents, may, config.sencores, self.least[op]))
-        options = {own: None}
+        least, may = self.least[op], _splittable(op)
+        if any(count > 1 and not ok for count, ok in zip(least, may, strict=True)):
+            may = _splittable_in_rings(op)  # the span limit asks for it
+        own = work_division(op.fit.extents, may, config.sencores, least)
+        options = dict.fromkeys((_ordered(op, own), *self._in_rings(op, own)))
+        may = _splittable_in_rings(op)
         for operand, tensor in enumerate(op.tensors):
             if not _is_owned(op, operand):
                 continue
@@ -170,8 +228,26 @@ class _Divider:
                     options[found] = None
         return list(options)
 
+    @staticmethod
+    def _in_rings(op: Op, slices: Sizes) -> list[Division]:
+        """With the cores that are left, along one dimension that is accumulated."""
+        assert op.fit is not None
+        left = config.sencores // prod(slices)
+        found = []
+        for dim, may in enumerate(_splittable_in_rings(op)):
+            if not may or dim not in op.fit.reduced or slices[dim] > 1:
+                continue
+            extent = op.fit.extents[dim]
+            for wanted in _RINGS:
+                if wanted <= min(left, extent):
+                    count = -(-extent // -(-extent // wanted))  # none of them idle
+                    found.append(_ordered(op, (*slices[:dim], count, *slices[dim + 1 :])))
+        return found
+
     def _is_legal(self, op: Op, division: Division, may: Sequence[bool]) -> bool:
         assert op.fit is not None
+        if not are_partners_neighbours(*division, op.fit.reduced):
+            return False
         dims = zip(op.fit.extents, division.slices, may, self.least[op], strict=True)
         return all(
             (count == 1 or (allowed and _is_useful(extent, count))) and count >= least
@@ -204,14 +280,10 @@ class _Divider:
         step.cores = prod(op.slices)
         step.bytes_read, step.bytes_written = read, 0 if is_kept else output.nbytes
         shares = [-(-n // s) for n, s in zip(op.fit.extents, op.slices, strict=True)]
-        if op.kind == "matmul":
-            describe_matmul(op, shares, step)
-            parts = _C._cost.breakdown(step)
-            return max(parts.pt, parts.memory) + 1e-6 * parts.pt
-        if op.kind != "restickify":
-            step.sfp_elements = prod(shares) * op.fit.lanes
+        describe_work(op, shares, step)
         parts = _C._cost.breakdown(step)
-        return max(parts.sfp, parts.memory) + 1e-6 * parts.sfp
+        busy = parts.pt + parts.sfp
+        return max(busy, parts.memory) + parts.ring + 1e-6 * busy
 
     def _is_shared(self, buffer: Buffer) -> bool:
         """Would all who touch the buffer find it in their own scratchpads?"""
@@ -230,11 +302,16 @@ def _is_owned(op: Op, operand: int) -> bool:
     return op.kind != "gather" or operand == 2
 
 
+def _ordered(op: Op, slices: Sizes) -> Division:
+    assert op.fit is not None
+    return Division(slices, ring_order(slices, op.fit.reduced))
+
+
 def _is_useful(extent: int, count: int) -> bool:
     return -(-extent // -(-extent // count)) == count
 
 
-def _matmul(op: Op, most_n: int = 1 << 30) -> Sizes:
+def _matmul(op: Op, most_n: int = 1 << 30) -> Division:
     """Slices by the cost model, of n no more than so many."""
     fit = op.fit
     assert fit is not None
@@ -265,13 +342,19 @@ def _matmul(op: Op, most_n: int = 1 << 30) -> Sizes:
         b_batched=bool(batch),
     )
     least = MatmulSplit(
-        tuple(op.slices[i] for i in batch), tuple(op.slices[i] for i in rows), op.slices[fit.stick]
+        tuple(op.slices[i] for i in batch),
+        tuple(op.slices[i] for i in rows),
+        op.slices[fit.stick],
+        op.slices[plan.lane],
     )
-    split = matmul_division(shape, config.sencores, least, most_n=max(most_n, least.n))
+    may_cut_k = _splittable_in_rings(op)[plan.lane]
+    k_slices = tuple(range(1, config.sencores + 1)) if may_cut_k else (1,)
+    split = matmul_division(shape, config.sencores, least, k_slices, most_n=max(most_n, least.n))
     slices = [1] * len(fit.extents)
     for i, count in zip(batch, split.batch, strict=True):
         slices[i] = count
     for i, count in zip(rows, split.m, strict=True):
         slices[i] = count
     slices[fit.stick] = split.n
-    return tuple(slices)
+    slices[plan.lane] = split.k
+    return _ordered(op, tuple(slices))

@@ -9,6 +9,7 @@ from math import prod
 from torch_spyre.ir import STICK_BYTES
 
 from .. import config
+from ..division import are_partners_neighbours
 from ..graph import Buffer, Op, SpyreGraph
 from ..scratchpad.solvers import lx_capacity
 
@@ -35,7 +36,8 @@ def no_operation_takes_more_cores_than_there_are(graph: SpyreGraph) -> None:
     for op in graph.ops:
         assert prod(op.slices) <= config.sencores, op.describe()
         if op.fit is not None:
-            assert all(op.slices[i] == 1 for i in op.fit.reduced), op.describe()
+            is_ring = are_partners_neighbours(op.slices, op.core_order, op.fit.reduced)
+            assert is_ring, op.describe()
 
 
 def live_scratchpad_buffers_lie_apart(graph: SpyreGraph) -> None:

@@ -176,7 +176,7 @@ class _Kernel:
         self.clones.append(_Clone(clone, undo))
 
     def _place_before(self, served: Sequence[tuple[Op, int]], tiles: tuple[Tile, ...]) -> int:
-        """Where a copy goes that these read: before them, and outside of a loop it is not part of."""
+        """Where a copy goes that these read: before them, outside of loops it is not part of."""
         first = min(self.ops.index(reader) for reader, _ in served)
         loops = self.ops[first].loops
         if not tiles and loops:

@@ -403,6 +403,7 @@ void CheckedStep::restickify() {
 // ---- Values ------------------------------------------------------------------------------------
 
 void CheckedStep::after() {
+  if (!stores_) return;
   const OperandRecord& output = *bound_.operand[output_].record;
   const DataFormat format = format_of(output);
   if (format_info(format).domain != Domain::Float) return;

@@ -75,16 +75,6 @@ class StepWalk {
 
 class CheckedStep {
  public:
-  CheckedStep(CheckedLaunch& launch, uint32_t step, int core, const CoreStep& bound);
-
-  // Before the step computes: checks what it reads and sets the states of what it will write.
-  // Throws CardFault.
-  void before();
-  // After it, in CheckMode::NonFinite: tells finite results from others. Throws CardFault where
-  // those came from finite operands.
-  void after();
-
- private:
   using Lane = std::array<uint8_t, kStickBytes>;  // a state per lane
 
   // The worst that was accumulated into each lane.
@@ -94,8 +84,26 @@ class CheckedStep {
     Accumulation();
     void add(const Lane& lanes, int64_t count);
     void add_valid();
+    void merge(const Accumulation& other);
   };
+  using Results = std::vector<Accumulation>;  // in the order in which a step gives them
 
+  CheckedStep(CheckedLaunch& launch, uint32_t step, int core, const CoreStep& bound);
+
+  // The core is a partner in a ring, whose results are worse than none of its parts. What goes
+  // round is no memory, so no core races for it: `before` of each partner collects in `results`,
+  // then `before_results` of each sets the states of what it will write. `stores` if it writes.
+  void join_ring(Results& results, bool stores);
+  void before_results();
+
+  // Before the step computes: checks what it reads and sets the states of what it will write.
+  // Throws CardFault.
+  void before();
+  // After it, in CheckMode::NonFinite: tells finite results from others. Throws CardFault where
+  // those came from finite operands.
+  void after();
+
+ private:
   void pointwise();
   void restickify();
   void gather();
@@ -132,6 +140,8 @@ class CheckedStep {
   // Accumulation. `limit`: how many lanes count at a place; 0 where the place itself is masked.
   int64_t limit(const StepWalk& walk, int lane_dim) const;
   void accumulate(const StepWalk& outer, Accumulation& sums);
+  void give(const StepWalk& outer, const Accumulation& sums, size_t number);
+  void write_result(const StepWalk& outer, const Accumulation& sums);
   uint8_t check_rows();
   void accumulate_column(const StepWalk& outer, Accumulation& sums);
 
@@ -163,6 +173,8 @@ class CheckedStep {
   const int output_;                              // which operand is the result
   std::array<uint64_t, kMaxOperands> start_{};    // where the first iteration is
   std::array<uint32_t, kMaxOperands> writers_{};  // LX without names: who wrote what was read
+  Results* ring_ = nullptr;                       // what the partners of a ring have in common
+  bool stores_ = true;
 };
 
 template <typename Visit>

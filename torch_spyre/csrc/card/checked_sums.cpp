@@ -30,6 +30,11 @@ void CheckedStep::Accumulation::add(const Lane& lanes, int64_t count) {
 
 void CheckedStep::Accumulation::add_valid() { is_empty = false; }
 
+void CheckedStep::Accumulation::merge(const Accumulation& other) {
+  is_empty = is_empty && other.is_empty;
+  for (size_t i = 0; i < worst.size(); ++i) worst[i] = std::min(worst[i], other.worst[i]);
+}
+
 int64_t CheckedStep::limit(const StepWalk& walk, int lane_dim) const {
   int64_t lanes = bound_.lanes;
   for (int i = 0; i < record_.masks; ++i) {
@@ -45,28 +50,57 @@ int64_t CheckedStep::limit(const StepWalk& walk, int lane_dim) const {
   return std::max<int64_t>(lanes, 0);
 }
 
+// ---- Rings -------------------------------------------------------------------------------------
+
+void CheckedStep::join_ring(Results& results, bool stores) {
+  ring_ = &results;
+  stores_ = stores;
+}
+
+// A core alone writes its results at once.
+void CheckedStep::give(const StepWalk& outer, const Accumulation& sums, size_t number) {
+  if (ring_ == nullptr) {
+    write_result(outer, sums);
+  } else if (number == ring_->size()) {
+    ring_->push_back(sums);
+  } else {
+    (*ring_)[number].merge(sums);
+  }
+}
+
+void CheckedStep::before_results() {
+  if (!stores_) return;
+  size_t number = 0;
+  StepWalk outer(bound_, ~static_cast<uint32_t>(record_.reduced), start_);
+  do {
+    write_result(outer, ring_->at(number++));
+  } while (outer.next());
+}
+
+void CheckedStep::write_result(const StepWalk& outer, const Accumulation& sums) {
+  const uint64_t offset = outer.offset(output_);
+  // Nothing was accumulated: the neutral element, which is an infinity for some operations.
+  const uint8_t neutral = launch_.mode == CheckMode::NonFinite ? kNonFinite : kValid;
+  if (lanes_of(*bound_.operand[output_].record) != Lanes::Vector) {
+    const uint8_t worst = *std::min_element(sums.worst.begin(), sums.worst.begin() + bound_.lanes);
+    write_first(output_, offset, sums.is_empty ? neutral : worst);
+    return;
+  }
+  // A lane that stands for itself may be padding: what it is worth shows where it is used.
+  Lane lanes = sums.worst;
+  if (sums.is_empty) lanes.fill(neutral);
+  write_lanes(output_, offset, present_tiles(output_, outer), lanes);
+}
+
 // ---- Reductions --------------------------------------------------------------------------------
 
 void CheckedStep::reduction() {
-  const bool is_along_stick =
-      record_.stick_dim < record_.rank && is_reduced(record_, record_.stick_dim);
+  size_t number = 0;
   StepWalk outer(bound_, ~static_cast<uint32_t>(record_.reduced), start_);
   do {
     Accumulation sums;
     accumulate(outer, sums);
-    const uint64_t offset = outer.offset(output_);
-    // Nothing was accumulated: the neutral element, which is an infinity for some operations.
-    const uint8_t neutral = launch_.mode == CheckMode::NonFinite ? kNonFinite : kValid;
-    if (is_along_stick || lanes_of(*bound_.operand[output_].record) != Lanes::Vector) {
-      const uint8_t worst =
-          *std::min_element(sums.worst.begin(), sums.worst.begin() + bound_.lanes);
-      write_first(output_, offset, sums.is_empty ? neutral : worst);
-      continue;
-    }
-    // A lane that stands for itself may be padding: what it is worth shows where it is used.
-    Lane lanes = sums.worst;
-    if (sums.is_empty) lanes.fill(neutral);
-    write_lanes(output_, offset, present_tiles(output_, outer), lanes);
+    give(outer, sums, number++);
   } while (outer.next());
 }
 
@@ -110,11 +144,14 @@ void CheckedStep::matmul() {
     columns.emplace(outer.offset(kColumns), sums.worst);
   } while (outer.next());
 
+  size_t number = 0;
   StepWalk walk(bound_, free_dims, start_);
   do {
-    Lane lanes = columns.at(walk.offset(kColumns));
-    for (uint8_t& lane : lanes) lane = std::min(lane, rows);
-    write_lanes(output_, walk.offset(output_), present_tiles(output_, walk), lanes);
+    Accumulation sums;
+    sums.is_empty = false;  // without an element of k it is zero
+    sums.worst = columns.at(walk.offset(kColumns));
+    for (uint8_t& lane : sums.worst) lane = std::min(lane, rows);
+    give(walk, sums, number++);
   } while (walk.next());
 }
 

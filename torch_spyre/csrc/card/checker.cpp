@@ -88,8 +88,18 @@ class CheckedRun {
     }
     std::vector<CheckedStep> checks;
     checks.reserve(bound.size());
+    const auto partners = static_cast<size_t>(partners_of(record));
+    std::vector<CheckedStep::Results> rings(record.ring == 0 ? 0 : bound.size() / partners);
     for (size_t i = 0; i < bound.size(); ++i) {
-      checks.emplace_back(launch_, step, cores[i], bound[i]).before();
+      CheckedStep& check = checks.emplace_back(launch_, step, cores[i], bound[i]);
+      if (record.ring != 0) {
+        const bool stores = static_cast<int>(i % partners) < storing_partners(bound);
+        check.join_ring(rings[i / partners], stores);
+      }
+      check.before();
+    }
+    if (record.ring != 0) {
+      for (CheckedStep& check : checks) check.before_results();
     }
     compute(record, bound);
     if (launch_.mode != CheckMode::NonFinite) return;
@@ -100,6 +110,10 @@ class CheckedRun {
     if (bound.empty()) return;
     if (is_kind(record, StepKind::Matmul)) {
       run_matmul(bound, &pool_);
+      return;
+    }
+    if (record.ring != 0) {
+      run_ring_reduction(bound, &pool_);
       return;
     }
     const RunStep run = fast_steps()[record.kind];

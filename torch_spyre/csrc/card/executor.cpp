@@ -32,10 +32,11 @@ struct Loops {
 };
 
 // One launch. Nodes between barriers form a *segment*: a host thread carries a core through all of
-// it, while the core's scratchpad is warm. A Matmul whose second operand is in device memory runs
-// for all its cores at once, for they may share what they unpack; so it stands between segments:
-// every core has done all earlier steps when it begins, and begins the later ones when it has
-// ended. Loops with a barrier or such a Matmul inside are walked by the launching thread.
+// it, while the core's scratchpad is warm. Some steps are *joint*, they run for all their cores at
+// once: a Matmul whose second operand is in device memory, for the cores may share what they
+// unpack, and a step whose cores form rings. They stand between segments: every core has done all
+// earlier steps when one begins, and begins the later ones when it has ended. Loops with a barrier
+// or a joint step inside are walked by the launching thread.
 //
 // A program that is one segment leaves nothing in a scratchpad for later, so each thread needs just
 // one, which stays in its cache from core to core.
@@ -82,7 +83,9 @@ class Launch {
   }
   // Does it run for all cores at once?
   bool is_joint(size_t node) const {
-    return is_matmul(node) && is_device(operands_of(program_, step_of(node))[1]);
+    if (!is_step(node)) return false;
+    return step_of(node).ring != 0 ||
+           (is_matmul(node) && is_device(operands_of(program_, step_of(node))[1]));
   }
 
   // Which nodes can't be part of the segment before them; returns whether [begin, end) has any.
@@ -122,7 +125,7 @@ class Launch {
       run_segment(segment, node, loops);
       segment = node;
       if (is_joint(node)) {
-        run_matmul_step(program_.nodes[node].step, loops);
+        run_joint_step(program_.nodes[node].step, loops);
         segment = after(node);
       } else if (!is_step(node)) {
         iterate(node, loops, [&] { run_nodes(node + 1, after(node), loops); });
@@ -132,7 +135,7 @@ class Launch {
     run_segment(segment, end, loops);
   }
 
-  void run_matmul_step(uint32_t step, const Loops& loops) {
+  void run_joint_step(uint32_t step, const Loops& loops) {
     stop_if_cancelled();
     std::vector<CoreStep> cores;
     int64_t elements = 0;
@@ -143,7 +146,12 @@ class Launch {
       elements += bound.iterations() * bound.lanes;
       cores.push_back(bound);
     }
-    run_matmul(cores, is_parallel_ && elements >= kParallelElements ? &pool_ : nullptr);
+    ThreadPool* const pool = is_parallel_ && elements >= kParallelElements ? &pool_ : nullptr;
+    if (is_kind(program_.steps[step], StepKind::Matmul)) {
+      run_matmul(cores, pool);
+    } else {
+      run_ring_reduction(cores, pool);
+    }
   }
 
   void run_segment(size_t begin, size_t end, Loops& loops) {
@@ -276,7 +284,7 @@ class Launch {
     for (size_t node = begin, next = begin; node < end; node = next) {
       if (is_matmul(node)) {
         next = after(node);
-        run_matmul_step(program_.nodes[node].step, loops);
+        run_joint_step(program_.nodes[node].step, loops);
       } else if (is_step(node)) {
         next = chain_end(node, end);
         run_chain_sliced(node, next, loops);

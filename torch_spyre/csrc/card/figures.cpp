@@ -49,6 +49,7 @@ class Description {
     } else if (is_tile_ && cost.bytes_read + cost.bytes_written > 0) {
       add_tile(cost);
     }
+    if (step_.ring != 0) add_ring(cost);
     return cost;
   }
 
@@ -185,7 +186,21 @@ class Description {
       }
       rows += kept;
     }
-    return rows;
+    return rows / partners_of(step_);
+  }
+
+  // Partial results go round the rings, all of which run at the same time: the largest group
+  // counts.
+  void add_ring(cost::Step& cost) const {
+    cost.k_split = step_.ring;
+    for (const int core : cores_) {
+      int64_t kept = lanes_;
+      for (int dim = 0; dim < step_.rank; ++dim) {
+        if (is_reduced(step_, dim)) continue;
+        kept *= extent_at(program_, step_, core_slot(step_.cores, core), dim);
+      }
+      cost.output_elements = std::max(cost.output_elements, kept);
+    }
   }
 
   // ---- Tiles -----------------------------------------------------------------------------------

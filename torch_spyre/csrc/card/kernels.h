@@ -83,6 +83,8 @@ struct Reduction {
   Word neutral;
   std::array<Accumulate, kDataFormats> accumulate;  // null: widen first, then `words`
   Accumulate words;
+  // words[i] = words[i] op partial result i.
+  void (*merge)(const Word* from, Word* words, int64_t n);
   // A binary tree over the lanes of each row; the result of row r goes to words[r].
   void (*combine_lanes)(Word* words, int64_t rows, int lanes);
   // The last touch before rounding: a mean is divided by `count`.

@@ -6,6 +6,9 @@
 // the same rows are multiplied by, form one *problem*. Problems are cut into *tasks*, rows x sticks
 // that fit the host's caches. A task widens blocks of A and B as it comes to them, and carries C
 // as fp32 from block to block of k, so each element of C is computed by one thread, in k order.
+//
+// The partners of a ring count as one core whose k has a part for each of them: a task makes the
+// partial sums of one part after the other and adds them up, so threads have no say in it.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -18,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "combine.h"
 #include "step.h"
 #include "walk.h"
 
@@ -70,7 +74,20 @@ struct DepthStick {
   int64_t a, b;
   int count;  // elements that count
 };
-using Depth = std::vector<DepthStick>;
+// Part after part, one for each partner of a ring.
+struct Depth {
+  std::vector<DepthStick> sticks;
+  std::vector<size_t> ends;  // of the parts
+
+  size_t longest_part() const {
+    size_t longest = 0, first = 0;
+    for (const size_t end : ends) {
+      longest = std::max(longest, end - first);
+      first = end;
+    }
+    return longest;
+  }
+};
 
 // How far the core goes along each dimension of k; `lane_dim` counts in elements. The positions
 // that count are those below a limit, so a mask makes the extent smaller.
@@ -88,22 +105,29 @@ Extents depth_extents(const CoreStep& step) {
   return extent;
 }
 
-Depth make_depth(const CoreStep& step, Extents extent) {
+// What a partner does along k, and how far its operands are from those of the first one.
+struct DepthPart {
+  Extents extent;
+  int64_t a, b;
+  auto operator<=>(const DepthPart&) const = default;
+};
+
+void add_part(const CoreStep& step, const DepthPart& part, Depth& depth) {
   const int lane_dim = step.record->lane_dim;
+  Extents extent = part.extent;
   const int64_t elements = extent[lane_dim];
   extent[lane_dim] = (elements + step.lanes - 1) / step.lanes;
   const std::vector<Offsets> sticks = offsets_of(step, step.record->reduced, extent);
-  Depth depth;
-  depth.reserve(sticks.size());
   for (size_t i = 0; i < sticks.size(); ++i) {
     const int64_t first = static_cast<int64_t>(i % extent[lane_dim]) * step.lanes;
     const auto count = static_cast<int>(std::min<int64_t>(step.lanes, elements - first));
-    depth.push_back({sticks[i].a, sticks[i].b, count});
+    depth.sticks.push_back({sticks[i].a + part.a, sticks[i].b + part.b, count});
   }
-  return depth;
+  depth.ends.push_back(depth.sticks.size());
 }
 
-// A stick of columns, and where its results go: `results` names a list of row addresses.
+// A stick of columns, and where its results go: `results` names a list of row addresses, the first
+// of as many as there are copies.
 struct Panel {
   const std::byte* b;
   int64_t c;
@@ -124,12 +148,15 @@ struct Problem {
 class Problems {
  public:
   explicit Problems(std::span<const CoreStep> cores) {
-    for (const CoreStep& core : cores) add(core);
+    const auto partners = static_cast<size_t>(partners_of(*cores[0].record));
+    copies = storing_partners(cores);
+    for (size_t i = 0; i < cores.size(); i += partners) add(cores.subspan(i, partners));
     join_panels(cores[0]);
   }
 
   std::vector<Problem> problems;
   std::vector<Depth> depths;
+  int copies = 1;  // of the results
 
  private:
   // Rows that meet the same sticks of B.
@@ -139,10 +166,11 @@ class Problems {
     int64_t sticks;
     bool is_tail;
     std::vector<const std::byte*> rows;
-    std::vector<std::byte*> results;
+    std::vector<std::vector<std::byte*>> results;  // of each copy
   };
 
-  void add(const CoreStep& core) {
+  void add(std::span<const CoreStep> group) {
+    const CoreStep& core = group[0];
     const StepRecord& record = *core.record;
     uint32_t rows = 0;
     uint32_t batches = 0;
@@ -151,26 +179,38 @@ class Problems {
       const bool is_batch = core.extent[dim] > 1 && core.operand[1].record->stride[dim] != 0;
       (is_batch ? batches : rows) |= uint32_t{1} << dim;
     }
-    const int depth = depth_of(core);
+    const int depth = depth_of(group);
     const int64_t sticks = core.extent[record.stick_dim];
     const std::vector<Offsets> row = offsets_of(core, rows, core.extent);
     for (const Offsets& batch : offsets_of(core, batches, core.extent)) {
       const std::byte* b = core.operand[1].address + batch.b;
       const auto [place, is_new] =
           slab_.try_emplace({depth, b, sticks, core.is_tail}, slabs_.size());
-      if (is_new) slabs_.push_back({depth, b, sticks, core.is_tail, {}, {}});
+      if (is_new) {
+        slabs_.push_back({depth, b, sticks, core.is_tail, {}, {}});
+        slabs_.back().results.resize(static_cast<size_t>(copies));
+      }
       Slab& slab = slabs_[place->second];
       for (const Offsets& at : row) {
         slab.rows.push_back(core.operand[0].address + batch.a + at.a);
-        slab.results.push_back(core.output().address + batch.c + at.c);
+        for (int i = 0; i < copies; ++i) {
+          slab.results[i].push_back(group[i].output().address + batch.c + at.c);
+        }
       }
     }
   }
 
-  int depth_of(const CoreStep& core) {
-    const Extents extent = depth_extents(core);
-    const auto [place, is_new] = depth_.try_emplace(extent, static_cast<int>(depths.size()));
-    if (is_new) depths.push_back(make_depth(core, extent));
+  int depth_of(std::span<const CoreStep> group) {
+    std::vector<DepthPart> parts;
+    for (const CoreStep& core : group) {
+      parts.push_back({depth_extents(core), core.operand[0].address - group[0].operand[0].address,
+                       core.operand[1].address - group[0].operand[1].address});
+    }
+    const auto [place, is_new] = depth_.try_emplace(parts, static_cast<int>(depths.size()));
+    if (is_new) {
+      Depth& depth = depths.emplace_back();
+      for (const DepthPart& part : parts) add_part(group[0], part, depth);
+    }
     return place->second;
   }
 
@@ -186,7 +226,7 @@ class Problems {
       if (is_new) problems.push_back({slab.depth, place->first.second, {}, {}});
       Problem& problem = problems[place->second];
       const int results = static_cast<int>(problem.results.size());
-      problem.results.push_back(std::move(slab.results));
+      for (auto& copy : slab.results) problem.results.push_back(std::move(copy));
       for (int64_t i = 0; i < slab.sticks; ++i) {
         const bool is_tail = slab.is_tail && i == slab.sticks - 1;
         // A step without a second stick may have any stride.
@@ -199,7 +239,7 @@ class Problems {
 
   std::vector<Slab> slabs_;
   std::map<std::tuple<int, const std::byte*, int64_t, bool>, size_t> slab_;
-  std::map<Extents, int> depth_;
+  std::map<std::vector<DepthPart>, int> depth_;
 };
 
 struct Task {
@@ -268,11 +308,13 @@ struct Pace {
 // The words a task works on.
 class Workspace {
  public:
-  Workspace(int64_t a, int64_t b, int64_t c) : words_(allocate(a + b + c)), b_(a), c_(a + b) {}
+  Workspace(int64_t a, int64_t b, int64_t c, int64_t total)
+      : words_(allocate(a + b + c + total)), b_(a), c_(a + b), total_(a + b + c) {}
 
   Word* a() const { return words_.get(); }
   Word* b() const { return words_.get() + b_; }
   Word* c() const { return words_.get() + c_; }
+  Word* total() const { return words_.get() + total_; }  // of the parts so far
 
  private:
   struct Free {
@@ -288,12 +330,12 @@ class Workspace {
   }
 
   std::unique_ptr<Word, Free> words_;
-  int64_t b_, c_;
+  int64_t b_, c_, total_;
 };
 
 // The operands as the step describes them, the same for all cores.
 struct Operands {
-  explicit Operands(const CoreStep& step)
+  Operands(const CoreStep& step, int stored)
       : lanes(step.lanes),
         load_a(kernels::table().load[step.operand[0].record->format]),
         load_b(kernels::table().load[step.operand[1].record->format]),
@@ -303,6 +345,7 @@ struct Operands {
         stream_rows(kernels::table().stream_rows),
         is_b_fp32(format_of(*step.operand[1].record) == DataFormat::IEEE_FP32),
         b_row(step.operand[1].record->tile_stride),
+        copies(stored),
         c_lanes(step.lanes / step.output().tiles),
         c_tile(step.output().record->tile_stride) {}
 
@@ -314,6 +357,7 @@ struct Operands {
   int stream_rows;
   bool is_b_fp32;
   int64_t b_row;  // bytes from one row of k to the next
+  int copies;     // of the results
   int c_lanes;    // of one stick of C
   int64_t c_tile;
 };
@@ -322,32 +366,58 @@ class TaskRun {
  public:
   TaskRun(const Operands& operands, const Depth& depth, const Task& task, const Workspace& space)
       : operands_(operands),
-        depth_(depth),
+        depth_(depth.sticks),
+        ends_(depth.ends),
         task_(task),
         pace_(task.rows, operands.lanes),
         space_(space) {}
 
   void run() {
-    if (depth_.empty()) {
-      std::fill_n(space_.c(), task_.rows * operands_.lanes, Word{0});
-      for (int64_t i = 0; i < task_.panels; ++i) store(panel(i), space_.c());
-      return;
-    }
-    for (size_t first = 0; first < depth_.size(); first += pace_.outer_sticks()) {
-      const size_t end = std::min(first + pace_.outer_sticks(), depth_.size());
-      widen_rows(first, end);
-      // If k ends here, C goes from one panel to the next: no later part comes back to it.
-      const bool is_whole = first == 0 && end == depth_.size();
-      for (int64_t i = 0; i < task_.panels; ++i) {
-        Word* c = space_.c() + (is_whole ? 0 : i * task_.rows * operands_.lanes);
-        multiply(panel(i), first, end, c);
-        if (end == depth_.size()) store(panel(i), c);
-      }
+    for (part_ = 0; part_ < ends_.size(); ++part_) {
+      begin_ = part_ == 0 ? 0 : ends_[part_ - 1];
+      end_ = ends_[part_];
+      run_part();
     }
   }
 
  private:
+  void run_part() const {
+    if (begin_ == end_) {
+      for (int64_t i = 0; i < task_.panels; ++i) {
+        std::fill_n(space_.c(), panel_words(), Word{0});
+        finish_part(i, space_.c());
+      }
+      return;
+    }
+    for (size_t first = begin_; first < end_; first += pace_.outer_sticks()) {
+      const size_t end = std::min(first + pace_.outer_sticks(), end_);
+      widen_rows(first, end);
+      // If k ends here, C goes from one panel to the next: nothing later comes back to it.
+      const bool is_whole = first == begin_ && end == end_;
+      for (int64_t i = 0; i < task_.panels; ++i) {
+        Word* c = space_.c() + (is_whole ? 0 : i * panel_words());
+        multiply(panel(i), first, end, c);
+        if (end == end_) finish_part(i, c);
+      }
+    }
+  }
+
+  // The sums of a panel over one part are complete: the next partner adds its own to them.
+  void finish_part(int64_t i, Word* c) const {
+    if (ends_.size() > 1) {
+      Word* const total = space_.total() + i * panel_words();
+      if (part_ == 0) {
+        std::copy_n(c, panel_words(), total);
+      } else {
+        for (int64_t k = 0; k < panel_words(); ++k) total[k] = one_nan(Sum::next(total[k], c[k]));
+      }
+      c = total;
+    }
+    if (part_ == ends_.size() - 1) store(panel(i), c);
+  }
+
   const Panel& panel(int64_t i) const { return task_.problem->panels[task_.first_panel + i]; }
+  int64_t panel_words() const { return task_.rows * operands_.lanes; }
 
   // Sticks [first, end) of every row, a block after the other.
   void widen_rows(size_t first, size_t end) const {
@@ -381,8 +451,8 @@ class TaskRun {
                                  .k = 0,
                                  .rows = static_cast<int>(task_.rows),
                                  .columns = operands_.lanes,
-                                 .is_first = chunk == 0,
-                                 .is_last = chunk_end == depth_.size()};
+                                 .is_first = chunk == begin_,
+                                 .is_last = chunk_end == end_};
         if (is_streamed() && chunk_end == chunk + 1) {
           product.b_stride = operands_.b_row;
           product.k = depth_[chunk].count;
@@ -427,7 +497,11 @@ class TaskRun {
   }
 
   void store(const Panel& panel, const Word* c) const {
-    const std::vector<std::byte*>& rows = task_.problem->results[panel.results];
+    for (int copy = 0; copy < operands_.copies; ++copy) store_copy(panel, copy, c);
+  }
+
+  void store_copy(const Panel& panel, int copy, const Word* c) const {
+    const std::vector<std::byte*>& rows = task_.problem->results[panel.results + copy];
     for (int64_t row = 0; row < task_.rows; ++row) {
       std::byte* to = rows[task_.first_row + row] + panel.c;
       for (int tile = 0; tile < panel.tiles; ++tile) {
@@ -439,10 +513,12 @@ class TaskRun {
   }
 
   const Operands& operands_;
-  const Depth& depth_;
+  const std::vector<DepthStick>& depth_;
+  const std::vector<size_t>& ends_;
   const Task& task_;
   const Pace pace_;
   const Workspace& space_;
+  size_t part_ = 0, begin_ = 0, end_ = 0;  // the part under way, in sticks of k
 };
 
 // One workspace per thread, as large as the largest task needs; handed out and taken back.
@@ -450,19 +526,21 @@ class Workspaces {
  public:
   Workspaces(const std::vector<Task>& tasks, const std::vector<Depth>& depths, int lanes,
              int64_t count) {
-    int64_t a = 0, b = 0, c = 0;
+    int64_t a = 0, b = 0, c = 0, total = 0;
     for (const Task& task : tasks) {
       const Pace pace(task.rows, lanes);
-      const size_t sticks = depths[task.problem->depth].size();
+      const Depth& depth = depths[task.problem->depth];
+      const size_t sticks = depth.longest_part();
       const auto blocks = static_cast<int64_t>(
           (std::min(sticks, pace.outer_sticks()) + pace.block_sticks - 1) / pace.block_sticks);
       a = std::max(a, blocks * task.rows * kProductStride);
       b = std::max(b, static_cast<int64_t>(pace.chunk_sticks) * lanes * lanes);
       const int64_t carried = sticks > pace.outer_sticks() ? task.panels : 1;
       c = std::max(c, carried * task.rows * lanes);
+      if (depth.ends.size() > 1) total = std::max(total, task.panels * task.rows * lanes);
     }
     for (int64_t i = 0; i < count; ++i) {
-      spaces_.push_back(std::make_unique<Workspace>(a, b, c));
+      spaces_.push_back(std::make_unique<Workspace>(a, b, c, total));
       free_.push_back(spaces_.back().get());
     }
   }
@@ -506,7 +584,7 @@ void run_matmul(std::span<const CoreStep> cores, ThreadPool* pool) {
   const std::vector<Task> tasks = make_tasks(work.problems, step.lanes, threads);
   const auto count = static_cast<int64_t>(tasks.size());
   Workspaces spaces(tasks, work.depths, step.lanes, std::min<int64_t>(threads, count));
-  const Operands operands(step);
+  const Operands operands(step, work.copies);
   const auto run_task = [&](int i) {
     spaces.with_one([&](const Workspace& space) {
       TaskRun(operands, work.depths[tasks[i].problem->depth], tasks[i], space).run();

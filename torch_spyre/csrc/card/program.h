@@ -114,20 +114,21 @@ enum class StepKind : uint8_t {
   // result and a binary tree combines the lanes (l with l + lanes/2, then + lanes/4, ...); the
   // result's lanes are First. Otherwise they are Vector and each lane stands for itself. The
   // result's strides along reduced dimensions are 0. `mean` has a second operand, the count by
-  // which the sum is divided (Constant or Scalar).
+  // which the sum is divided (Constant or Scalar). May be cut over a `ring`.
   Reduction = 2,
   // C += A * B, fp32, one fused multiply-add per element of k, in k order. `stick_dim` counts the
   // sticks of n, along which B and C are Vectors and A stands still (stride 0). `lane_dim` counts
   // the sticks of k, along which A is a Vector; B takes one stick of n per element of k,
   // `tile_stride` apart. `reduced` are the dimensions of k, `lane_dim` the last of them: C stands
   // still along them. All other dimensions are rows and batches: A and B may stand still there.
-  // A and B have the same number of elements per stick, C as many or half as many (fp32).
+  // A and B have the same number of elements per stick, C as many or half as many (fp32). May be
+  // cut over a `ring`.
   Matmul = 3,
   // Row `index` of a table: inputs are the table (`tile_stride` from row to row) and the index
   // (IEEE_INT32, Element). Table and result are Vectors, or both Element: then a row of the table
   // is one element. One mask with dim 0xFF holds the number of rows; an index outside is a fault.
   Gather = 4,
-  Ring = 5,  // a seam: rejected by this version's validation, by name
+  Ring = 5,  // relayout, a seam: rejected by this version's validation, by name
   // The reverse of Gather: inputs are the source and the index, the result is the table, which is
   // written, or combined with the source, at the rows that the index names. In iteration order, on
   // one core, so that the last of several writes to one place stays. Accumulates in fp32 or int32
@@ -176,9 +177,20 @@ struct StepRecord {
   uint8_t masks;    // how many
   uint8_t reduced;  // Reduction, Matmul: bit per dimension that is accumulated; Argsort, Scan: the
                     // bit of the dimension along which they go
-  uint16_t padding;
+  uint8_t ring;     // Reduction, Matmul: cores that make a result together; 0: each makes its own
+  uint8_t padding;
 };
 static_assert(sizeof(StepRecord) == 40);
+
+// A *ring* is a group of cores that each accumulate a part of the same results. Its partners are
+// neighbours: the first `ring` cores of the step form the first group, the next ones the second.
+// Along dimensions that are not accumulated they have the same iterations. Each makes partial
+// results of its own part as a core alone would make results; of a Reduction along the stick
+// dimension, one per lane. These go round in core order and are combined as they come, the first
+// with the second, that with the third, in fp32 or int32. Lanes are combined, a mean is divided and
+// results are rounded once, after the last. Every partner gets the results and stores them at its
+// own place, in its LX say. Where partners have one place for them, in device memory, the first one
+// writes them. Which of the two it is, is the same in all rings of a step.
 
 // Positions along a dimension that count; the others are the neutral element of a Reduction, and
 // zeros (neither read nor multiplied) along k of a Matmul. A position is the core's base plus the

@@ -2,10 +2,15 @@
 //
 // The dimensions that are kept may be walked in any order, those that are accumulated only in
 // theirs: that order, not the blocks or the threads, decides the bits.
+//
+// The partners of a ring make the partial results of a block each for itself, on any thread; then
+// one thread combines them in core order.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "step.h"
 #include "walk.h"
@@ -19,6 +24,8 @@ using kernels::Word;
 // Rows that follow each other are read from so many places at a time: sums stay in registers that
 // long, and the host's prefetching keeps up.
 constexpr int64_t kStreams = 4;
+// Blocks of partial results that a ring keeps at one time: 8 MiB.
+constexpr int64_t kPartialBlocks = 1024;
 
 struct Dimension {
   int64_t extent = 1;
@@ -84,6 +91,13 @@ struct Part {
   int tiles;
 };
 
+// Results that are made at one time: `rows` iterations of the innermost kept dimension, from these
+// places of the input and the output on.
+struct Block {
+  int64_t from, to;
+  int64_t rows;
+};
+
 // A step on one core, or on a slice of one. If the stick dimension is kept: without a tail, or
 // nothing but the tail.
 class ReductionRun {
@@ -103,19 +117,57 @@ class ReductionRun {
   }
 
   void run() {
-    if (kept_.rank == 0) kept_.at[kept_.rank++] = {};
-    const Dimension inner = kept_.at[kept_.rank - 1];
-    const int64_t block = std::max<int64_t>(1, kBlockElements / lanes_);
+    for_each_block([&](const Block& block) {
+      accumulate(block);
+      finish();
+      store(block, step_.output().address);
+    });
+  }
+
+  template <typename Visit>
+  void for_each_block(Visit visit) const {
+    const Dimension& inner = kept_.at[kept_.rank - 1];
+    const int64_t most = std::max<int64_t>(1, kBlockElements / lanes_);
     Odometer place(kept_, kept_.rank - 1);
     do {
-      for (int64_t i = 0; i < inner.extent; i += block) {
-        rows_ = std::min(block, inner.extent - i);
-        row_stride_ = inner.from;
-        std::fill_n(sums_.data(), rows_ * lanes_, kernel_.neutral);
-        accumulate(step_.operand[0].address + place.from + i * inner.from);
-        store(step_.output().address + place.to + i * inner.to, inner.to);
+      for (int64_t i = 0; i < inner.extent; i += most) {
+        visit(Block{place.from + i * inner.from, place.to + i * inner.to,
+                    std::min(most, inner.extent - i)});
       }
     } while (place.next());
+  }
+
+  // The steps of a block: partial results of this core; those of the next partner, which follow
+  // them; what is done once, after the last; and to where the block's results are stored.
+  void accumulate(const Block& block) {
+    rows_ = block.rows;
+    std::fill_n(sums_.data(), rows_ * lanes_, kernel_.neutral);
+    accumulate(step_.operand[0].address + block.from);
+  }
+
+  void merge(const Word* partial) { kernel_.merge(partial, sums_.data(), rows_ * lanes_); }
+
+  void finish() {
+    const bool is_first = lanes_of(output_) == Lanes::First;
+    if (is_first) kernel_.combine_lanes(sums_.data(), rows_, lanes_);
+    const int64_t words = is_first ? rows_ : rows_ * lanes_;
+    const Word count = step_.record->inputs > 1 ? step_.operand[1].word : 0;
+    kernel_.finish(sums_.data(), words, count);
+  }
+
+  void store(const Block& block, std::byte* output) {
+    const int64_t stride = kept_.at[kept_.rank - 1].to;
+    if (lanes_of(output_) == Lanes::First) {
+      store_first_lanes(output + block.to, stride);
+    } else {
+      store_sticks(output + block.to, stride);
+    }
+  }
+
+  void copy_sums(Word* to) const { std::copy_n(sums_.data(), rows_ * lanes_, to); }
+  void set_sums(const Block& block, const Word* from) {
+    rows_ = block.rows;
+    std::copy_n(from, rows_ * lanes_, sums_.data());
   }
 
  private:
@@ -144,6 +196,8 @@ class ReductionRun {
     Dimensions merged;
     for (int i = 0; i < kept_.rank; ++i) add_inner(merged, kept_.at[i]);
     kept_ = merged;
+    if (kept_.rank == 0) kept_.at[kept_.rank++] = {};
+    row_stride_ = kept_.at[kept_.rank - 1].from;
   }
 
   // By the input's stride, the largest first; equal ones keep their order.
@@ -247,19 +301,6 @@ class ReductionRun {
 
   // ---- Results ---------------------------------------------------------------------------------
 
-  void store(std::byte* to, int64_t stride) {
-    const bool is_first = lanes_of(output_) == Lanes::First;
-    if (is_first) kernel_.combine_lanes(sums_.data(), rows_, lanes_);
-    const int64_t words = is_first ? rows_ : rows_ * lanes_;
-    const Word count = step_.record->inputs > 1 ? step_.operand[1].word : 0;
-    kernel_.finish(sums_.data(), words, count);
-    if (is_first) {
-      store_first_lanes(to, stride);
-    } else {
-      store_sticks(to, stride);
-    }
-  }
-
   void store_first_lanes(std::byte* to, int64_t stride) {
     const int bytes = element_bytes(format_of(output_));
     auto* const narrow = reinterpret_cast<std::byte*>(words_.data());
@@ -313,7 +354,105 @@ class ReductionRun {
   alignas(64) std::array<Word, kBlockElements> words_;
 };
 
+// The cores of a ring. As for a core alone, a tail of results stands apart.
+struct Ring {
+  std::vector<CoreStep> partners;
+  bool is_tail;
+};
+
+std::vector<Ring> rings_of(std::span<const CoreStep> cores) {
+  const auto partners = static_cast<size_t>(partners_of(*cores[0].record));
+  const int dim = cores[0].record->stick_dim;
+  std::vector<Ring> rings;
+  for (size_t i = 0; i < cores.size(); i += partners) {
+    const std::span<const CoreStep> group = cores.subspan(i, partners);
+    if (dim == kNoStickDim || is_reduced(*group[0].record, dim) || !group[0].is_tail) {
+      rings.push_back({{group.begin(), group.end()}, false});
+      continue;
+    }
+    const int64_t last = group[0].extent[dim] - 1;
+    Ring whole{{}, false}, tail{{}, true};
+    for (const CoreStep& core : group) {
+      if (last > 0) whole.partners.push_back(slice_step(core, dim, 0, last));
+      tail.partners.push_back(slice_step(core, dim, last, last + 1));
+    }
+    if (last > 0) rings.push_back(std::move(whole));
+    rings.push_back(std::move(tail));
+  }
+  return rings;
+}
+
+// Blocks of results of all rings of a step.
+class RingReduction {
+ public:
+  RingReduction(std::span<const CoreStep> cores, ThreadPool* pool)
+      : pool_(pool),
+        partners_(partners_of(*cores[0].record)),
+        copies_(storing_partners(cores)),
+        rings_(rings_of(cores)) {
+    for (const Ring& ring : rings_) {
+      ReductionRun(ring.partners[0], ring.is_tail).for_each_block([&](const Block& block) {
+        jobs_.push_back({&ring, block});
+      });
+    }
+  }
+
+  void run() {
+    const size_t batch = std::max<int64_t>(1, kPartialBlocks / partners_);
+    partials_.resize(std::min(batch, jobs_.size()) * partners_ * kBlockElements);
+    for (size_t first = 0; first < jobs_.size(); first += batch) {
+      const auto count = static_cast<int>(std::min(batch, jobs_.size() - first));
+      each(count * partners_, [&](int i) { accumulate(jobs_[first + i / partners_], i); });
+      each(count, [&](int i) { combine(jobs_[first + i], i); });
+    }
+  }
+
+ private:
+  struct Job {
+    const Ring* ring;
+    Block block;
+  };
+
+  template <typename Body>
+  void each(int count, Body body) const {
+    if (pool_ != nullptr) {
+      pool_->run(count, body);
+    } else {
+      for (int i = 0; i < count; ++i) body(i);
+    }
+  }
+
+  Word* partial(int i) { return partials_.data() + i * kBlockElements; }
+
+  void accumulate(const Job& job, int i) {
+    ReductionRun run(job.ring->partners[i % partners_], job.ring->is_tail);
+    run.accumulate(job.block);
+    run.copy_sums(partial(i));
+  }
+
+  void combine(const Job& job, int i) {
+    ReductionRun run(job.ring->partners[0], job.ring->is_tail);
+    run.set_sums(job.block, partial(i * partners_));
+    for (int k = 1; k < partners_; ++k) run.merge(partial(i * partners_ + k));
+    run.finish();
+    for (int k = 0; k < copies_; ++k) {
+      run.store(job.block, job.ring->partners[k].output().address);
+    }
+  }
+
+  ThreadPool* pool_;
+  const int partners_;
+  const int copies_;
+  const std::vector<Ring> rings_;
+  std::vector<Job> jobs_;
+  std::vector<Word> partials_;
+};
+
 }  // namespace
+
+void run_ring_reduction(std::span<const CoreStep> cores, ThreadPool* pool) {
+  if (!cores.empty()) RingReduction(cores, pool).run();
+}
 
 void run_reduction(const CoreStep& step) {
   const int dim = step.record->stick_dim;

@@ -99,6 +99,12 @@ CoreStep slice_step(const CoreStep& step, int dim, int64_t begin, int64_t end) {
   return slice;
 }
 
+int storing_partners(std::span<const CoreStep> cores) {
+  const int partners = partners_of(*cores[0].record);
+  const bool is_shared = partners > 1 && cores[0].output().address == cores[1].output().address;
+  return is_shared ? 1 : partners;
+}
+
 int slice_dimension(const CoreStep& step) {
   if (is_kind(*step.record, StepKind::Scatter)) return -1;  // where it writes, the index says
   const CoreOperand& output = step.output();

@@ -81,8 +81,14 @@ void run_scatter(const CoreStep& step);
 void run_argsort(const CoreStep& step);
 void run_scan(const CoreStep& step);
 
+// How many partners of each ring store the results: the first alone, if they have one place.
+int storing_partners(std::span<const CoreStep> cores);
+
 // A Matmul runs for all its cores at once, so that they share what they unpack: `cores` are its
 // bound cores that have iterations. `pool` is null where threads are not worth waking.
 void run_matmul(std::span<const CoreStep> cores, ThreadPool* pool);
+
+// A Reduction whose cores form rings, for all of them at once.
+void run_ring_reduction(std::span<const CoreStep> cores, ThreadPool* pool);
 
 }  // namespace spyre

@@ -22,6 +22,7 @@ class KindRules {
 
   void check() {
     check_fields();
+    if (step_.ring != 0) check_ring();
     check_operand_lanes();
     switch (static_cast<StepKind>(step_.kind)) {
       case StepKind::Reduction:
@@ -83,6 +84,52 @@ class KindRules {
     if (!is_kind(step_, StepKind::Pointwise) && (step_.flags & (kChained | kDiscarded)) != 0) {
       fail("only Pointwise steps are chained or discarded");
     }
+  }
+
+  // Partners walk the same results: only along what is accumulated may their parts differ.
+  void check_ring() const {
+    if (!is_kind(step_, StepKind::Reduction) && !is_kind(step_, StepKind::Matmul)) {
+      fail("only Reduction and Matmul steps accumulate over a ring");
+    }
+    const int cores = std::popcount(step_.cores);
+    if (step_.ring == 1 || cores % step_.ring != 0) {
+      fail("rings of " + std::to_string(step_.ring) + " cores can't be made of its " +
+           std::to_string(cores));
+    }
+    for (int slot = 0; slot < cores; ++slot) check_partner(slot, slot / step_.ring * step_.ring);
+  }
+
+  void check_partner(int slot, int first) const {
+    for (int dim = 0; dim < step_.rank; ++dim) {
+      const int64_t extent = extent_at(program_, step_, slot, dim);
+      if (extent == 0) fail("a core of a ring has nothing to do");
+      if (!is_reduced(step_, dim) && extent != extent_at(program_, step_, first, dim)) {
+        fail("partners of a ring have different extents along dimension " + std::to_string(dim) +
+             ", which is not accumulated");
+      }
+    }
+    const bool keeps_stick = step_.stick_dim != kNoStickDim && !is_reduced(step_, step_.stick_dim);
+    if (keeps_stick && is_tail_slot(slot) != is_tail_slot(first)) {
+      fail("partners of a ring differ in whether they are tail cores");
+    }
+    for (int other = first; other < slot && is_device(operand(step_.inputs)); ++other) {
+      if (is_same_place(slot, other) != is_same_place(0, 1)) {
+        fail_operand(step_.inputs, "partners of a ring have one place for results, or all another");
+      }
+    }
+  }
+
+  // Do two cores have the same base of the result?
+  bool is_same_place(int slot, int other) const {
+    const OperandRecord& result = operand(step_.inputs);
+    return base_at(program_, result, slot) == base_at(program_, result, other);
+  }
+
+  // Is the core of this slot among the tail cores?
+  bool is_tail_slot(int slot) const {
+    uint32_t cores = step_.cores;
+    for (; slot > 0; --slot) cores &= cores - 1;  // without its first core
+    return has_core(step_.tail_cores, std::countr_zero(cores));
   }
 
   // Which lanes each operand has, and whether it must be in memory.

@@ -29,6 +29,8 @@ inline bool accumulates_into_table(const StepRecord& step) {
 }
 inline constexpr int kIndex = 1;  // the operand that is the index, where there is a table
 inline bool is_reduced(const StepRecord& step, int dim) { return (step.reduced >> dim & 1) != 0; }
+// Cores that make a result together.
+inline int partners_of(const StepRecord& step) { return step.ring == 0 ? 1 : step.ring; }
 
 inline bool is_in_memory(const OperandRecord& operand) {
   return operand.space == static_cast<uint8_t>(Space::Device) ||

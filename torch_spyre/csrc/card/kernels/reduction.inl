@@ -147,6 +147,17 @@ static void accumulate_sen169(const std::byte* from, int64_t stride, int64_t cou
   accumulate<Sen169, Op>(from, stride, count, words, n);
 }
 
+// Partial results of another core.
+template <typename Op>
+static void merge(const Word* from, Word* words, int64_t n) {
+  using T = typename Op::Type;
+  for (int64_t i = 0; i < n; ++i) {
+    T sum = bits_as<T>(words[i]);
+    Op::combine(sum, bits_as<T>(from[i]));
+    words[i] = bits_as<Word>(sum);
+  }
+}
+
 // Lanes l and l + half for half = lanes/2, lanes/4, ... 1; the result of row r goes to words[r].
 // The last 16 lanes of a row stay in a register.
 template <typename Op>
@@ -188,6 +199,7 @@ template <typename Op>
 static consteval Reduction make_reduction(void (*finish)(Word*, int64_t, Word)) {
   Reduction reduction{};
   reduction.neutral = Op::kNeutral;
+  reduction.merge = &merge<Op>;
   reduction.combine_lanes = &combine_lanes<Op>;
   reduction.finish = finish;
   if constexpr (__is_same(typename Op::Type, F)) {
