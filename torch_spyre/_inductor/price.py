@@ -24,8 +24,18 @@ def nanoseconds(ops: Iterable[Op]) -> float:
 
 
 def op_nanoseconds(op: Op) -> float:
-    visits = prod(tile.parts for tile in op.tiles)
-    return float(visits * _C._cost.nanoseconds(_step(op)))
+    return float(_visits(op) * _C._cost.nanoseconds(_step(op)))
+
+
+def traffic(op: Op, operand: int) -> int:
+    """Bytes of a tensor operand that go through LPDDR5 if that is where it is."""
+    if op.fit is None or (op.kind == "gather" and operand == 0):
+        return op.tensors[operand].buffer.nbytes
+    return _visits(op) * _together(boxes(op, operand))
+
+
+def _visits(op: Op) -> int:
+    return prod(tile.parts for tile in op.tiles)
 
 
 def _step(op: Op) -> Any:
@@ -34,6 +44,10 @@ def _step(op: Op) -> Any:
         return _C._cost.Step(bytes_read=source.nbytes, bytes_written=target.nbytes)
     step = _C._cost.Step(cores=prod(op.slices))
     for operand, tensor in enumerate(op.tensors):
+        if op.kind == "gather" and operand == 0:
+            # Of its table as much as it writes: which rows, and how often, only the card knows.
+            step.bytes_read += min(tensor.buffer.nbytes, op.output.buffer.nbytes)
+            continue
         found = boxes(op, operand)
         is_output = operand == len(op.tensors) - 1
         if tensor.buffer.local is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from torch_spyre.ir.arguments import Plan, core_shares
 from torch_spyre.ir.coordinates import core_boxes
@@ -27,6 +27,21 @@ class Box(NamedTuple):
             a >= b for a, b in zip(self.high, other.high, strict=True)
         )
 
+    def overlaps(self, other: Box) -> bool:
+        return all(a <= b for a, b in zip(self.low, other.high, strict=True)) and all(
+            a >= b for a, b in zip(self.high, other.low, strict=True)
+        )
+
+    def around(self, other: Box) -> Box:
+        """The smallest box that holds both."""
+        return Box(
+            tuple(map(min, zip(self.low, other.low, strict=True))),
+            tuple(map(max, zip(self.high, other.high, strict=True))),
+        )
+
+
+Boxes: TypeAlias = tuple[Box, ...]  # per core
+
 
 class Division(NamedTuple):
     """Slices per dimension, and the order in which cores count through them."""
@@ -35,25 +50,51 @@ class Division(NamedTuple):
     order: Sizes = ()
 
 
-def boxes(op: Op, operand: int, division: Division | None = None) -> tuple[Box, ...]:
+def boxes(op: Op, operand: int, division: Division | None = None) -> Boxes:
     """Per core, in core order: the part of a tensor operand that it touches."""
     assert op.fit is not None
     return boxes_of(op.fit, operand, division or Division(op.slices, op.core_order))
 
 
-def boxes_of(fit: Fit, operand: int, division: Division) -> tuple[Box, ...]:
+def boxes_of(fit: Fit, operand: int, division: Division) -> Boxes:
     """The same for an operation that is given by how it walks sticks."""
     return _boxes(fit.plan, fit.where[operand][:-1], division)
 
 
 @lru_cache(maxsize=16384)
-def _boxes(plan: Plan, where: tuple[Coordinate, ...], division: Division) -> tuple[Box, ...]:
+def _boxes(plan: Plan, where: tuple[Coordinate, ...], division: Division) -> Boxes:
     starts, extents = core_shares(plan, division.slices)
     found = core_boxes(where, starts, extents)
-    return tuple(
+    made = tuple(
         Box(tuple(low for low, _ in found[i]), tuple(high for _, high in found[i]))
         for i in _core_order(division)
     )
+    return _one_of_each.setdefault(made, made)
+
+
+# Equal boxes are one object, so that what was found out about two of them is quickly looked up.
+_one_of_each: dict[Boxes, Boxes] = {}
+_served: dict[tuple[int, int], bool] = {}
+_MOST_KNOWN = 1 << 18
+
+
+def forget_boxes() -> None:
+    """Between plans, where much has been looked at."""
+    if len(_served) > _MOST_KNOWN or len(_one_of_each) > _MOST_KNOWN:
+        _served.clear()
+        _one_of_each.clear()
+        _boxes.cache_clear()
+
+
+def can_serve(owners: Boxes, readers: Boxes) -> bool:
+    """`LocalSlice.why_not` in short, of boxes that `boxes` gave."""
+    if owners is readers:
+        return True
+    key = id(owners), id(readers)
+    known = _served.get(key)
+    if known is None:
+        known = _served[key] = LocalSlice(owners).why_not(readers) is None
+    return known
 
 
 @lru_cache(maxsize=4096)
@@ -82,7 +123,7 @@ def widest(uses: Sequence[tuple[Op, int]]) -> tuple[Op, int]:
 class LocalSlice:
     """What a core holds of a tensor in its scratchpad: the box of its writer."""
 
-    owners: tuple[Box, ...]
+    owners: Boxes
 
     @property
     def size(self) -> Sizes:
@@ -93,11 +134,9 @@ class LocalSlice:
         ]
         return tuple(map(max, zip(*ranges, strict=True)))
 
-    def why_not(self, readers: tuple[Box, ...]) -> str | None:
+    def why_not(self, readers: Boxes) -> str | None:
         """Why these reads can't be served from the cores' own scratchpads; None if they can."""
-        if readers == self.owners:  # by far the most frequent, and quickly told
-            return None
-        if self.owners is readers:
+        if self.owners is readers:  # by far the most frequent
             return None
         if len(readers) > len(self.owners):
             return f"{len(readers)} cores read what {len(self.owners)} cores own"

@@ -83,6 +83,12 @@ class _Finder:
         self.only = only
         self.loop = Loop(count)
         self.made: dict[Buffer, _Part] = {}  # by the loop
+        self.readers: dict[Buffer, list[Op]] = {}
+        self.writers: dict[Buffer, list[Op]] = {}
+        for op in ops:
+            self.writers.setdefault(op.output.buffer, []).append(op)
+            for buffer in dict.fromkeys(read.buffer for read in op.reads):
+                self.readers.setdefault(buffer, []).append(op)
 
     def find(self, dim: int) -> Loop | None:
         if not self._join(self.seed, dim):
@@ -153,12 +159,10 @@ class _Finder:
         """Let what only the loop reads, in parts, be made in it too."""
         for op in reversed(list(self.loop.before)):
             buffer = op.output.buffer
-            readers = [
-                other for other in self.ops if any(read.buffer is buffer for read in other.reads)
-            ]
-            writers = [other for other in self.ops if other.output.buffer is buffer]
+            readers = self.readers.get(buffer, ())
             is_ours = all(reader in self.loop.inside for reader in readers)
-            if not readers or not is_ours or len(writers) != 1 or not buffer.is_temporary:
+            is_made_here = len(self.writers[buffer]) == 1 and buffer.is_temporary
+            if not readers or not is_ours or not is_made_here:
                 continue
             for dim in tile_dims(op):
                 if not self._join(op, dim):
@@ -172,14 +176,16 @@ class _Finder:
         """Does every operation still find what it reads, and overwrite nothing too early?"""
         order = [*self.loop.before, *self.loop.inside, *self.loop.after]
         place = {op: i for i, op in enumerate(order)}
-        for i, early in enumerate(self.ops):
-            touched = {tensor.buffer for tensor in early.tensors}
-            for late in self.ops[i + 1 :]:
-                if place[late] < place[early] and (
-                    late.output.buffer in touched
-                    or any(tensor.buffer is early.output.buffer for tensor in late.tensors)
-                ):
-                    return False
+        written: dict[Buffer, list[int]] = {}  # new places of those that wrote, or read, so far
+        read: dict[Buffer, list[int]] = {}
+        for op in self.ops:
+            here, target = place[op], op.output.buffer
+            before = [written.get(tensor.buffer, ()) for tensor in op.tensors]
+            if any(there > here for places in (*before, read.get(target, ())) for there in places):
+                return False
+            written.setdefault(target, []).append(here)
+            for tensor in op.reads:
+                read.setdefault(tensor.buffer, []).append(here)
         return True
 
 

@@ -1,4 +1,4 @@
-"""Scaled dot product attention as an online softmax; for eager operations and compiled graphs alike.
+"""Scaled dot product attention as an online softmax, for eager operations and compiled graphs.
 
 Queries are taken in sections, and the keys that a section sees in chunks. Of each chunk the scores,
 their largest element and their sum update those of the chunks before, so that no row of scores is
@@ -24,8 +24,8 @@ from torch_spyre.ops.decompositions import LARGEST_16_BIT
 Tensor = torch.Tensor
 
 # Keys whose scores are looked at together; more chunks than the most make a graph too long.
-CHUNK = 2048
-MOST_CHUNKS = 4
+CHUNK = 1024
+MOST_CHUNKS = 8
 # Queries of a causal section, at least; more sections save more of the products that are masked.
 SECTION = 256
 MOST_SECTIONS = 8
@@ -50,9 +50,11 @@ def attention(
     factor = 1 / math.sqrt(query.size(-1)) if scale is None else scale
     if dropout_p > 0:
         return _with_dropout(query, key, value, factor, attn_mask, dropout_p, is_causal)
-    # Once, with keys in the sticks, as the products of all sections want them.
-    key = key.transpose(-2, -1).contiguous()
-    sections = [
+    key = key.transpose(-2, -1)
+    sections = list(_sections(query.size(-2), key.size(-1), is_causal))
+    if len(sections) > 1:
+        key = key.contiguous()  # once, with keys in the sticks, as the products of all want it
+    parts = [
         _attend(
             query[..., rows.first : rows.end, :],
             key[..., :seen],
@@ -60,9 +62,9 @@ def attention(
             factor,
             _Mask(attn_mask, rows.first if is_causal else None, rows),
         )
-        for rows, seen in _sections(query.size(-2), key.size(-1), is_causal)
+        for rows, seen in sections
     ]
-    return sections[0] if len(sections) == 1 else torch.cat(sections, -2)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -2)
 
 
 class _Range(NamedTuple):
@@ -86,13 +88,19 @@ def _sections(queries: int, keys: int, is_causal: bool) -> Iterator[tuple[_Range
         yield _Range(first, end), min(end, keys)
 
 
-def _chunks(keys: int) -> Iterator[_Range]:
+def _chunks(keys: int, causal_from: int | None) -> Iterator[_Range]:
+    """Keys in parts of about the same length; those that a causal section hides last."""
     if not _is_number(keys):
         yield _Range(0, keys)
         return
-    length = max(CHUNK, -(-keys // MOST_CHUNKS))
-    for first in range(0, keys, length):
-        yield _Range(first, min(first + length, keys))
+    seen_by_all = keys if causal_from is None else min(causal_from, keys)
+    if seen_by_all > 0:
+        count = min(-(-seen_by_all // CHUNK), MOST_CHUNKS)
+        length = -(-seen_by_all // count)
+        for first in range(0, seen_by_all, length):
+            yield _Range(first, min(first + length, seen_by_all))
+    if seen_by_all < keys:
+        yield _Range(seen_by_all, keys)
 
 
 class _Mask(NamedTuple):
@@ -122,8 +130,10 @@ class _Mask(NamedTuple):
             return scores + part
         if self.causal_from is None or (_is_number(keys.end) and keys.end <= self.causal_from + 1):
             return scores  # every row sees all of these keys
-        rows = torch.arange(scores.size(-2), device=scores.device) + self.causal_from
-        columns = torch.arange(scores.size(-1), device=scores.device) + keys.first
+        # Counted from the chunk's first key: sections that begin there have the same mask.
+        ahead = self.causal_from - keys.first
+        rows = torch.arange(ahead, ahead + scores.size(-2), device=scores.device)
+        columns = torch.arange(scores.size(-1), device=scores.device)
         return torch.where(columns <= rows[:, None], scores, -math.inf)
 
 
@@ -134,7 +144,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, factor: float, mask: _Mas
     """
     top: Tensor | None = None  # the largest score so far, per row
     total = result = query  # both are set with the first chunk
-    for keys in _chunks(key.size(-1)):
+    for keys in _chunks(key.size(-1), mask.causal_from):
         part = slice(keys.first, keys.end)
         scores = _product(query, key[..., part])
         if mask.is_added or factor <= 0:  # what is largest depends on it

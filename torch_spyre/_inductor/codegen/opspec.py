@@ -75,7 +75,7 @@ class _Writer:
         for loop, run in groupby(ops, key=lambda op: op.loops[depth : depth + 1]):
             if loop:
                 inside = list(run)
-                body.append(LoopSpec(inside[0].tiles[depth].count, self._body(inside, depth + 1)))
+                body.append(LoopSpec(inside[0].tiles[depth].parts, self._body(inside, depth + 1)))
             else:
                 body += [spec for op in run for spec in self._op(op)]
         return tuple(body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .. import config
 from ..graph import SpyreGraph
 from .combine import combine_exponentials
+from .common import merge_equal_operations
 from .constants import promote_constants
 from .copies import forward_widening_copies
 from .dead_code import eliminate_dead_code
@@ -33,6 +34,7 @@ PASSES = (
     promote_constants,
     forward_widening_copies,
     combine_exponentials,
+    merge_equal_operations,
     eliminate_dead_code,
     propagate_spyre_tensor_layouts,
     insert_restickifies,

@@ -23,7 +23,7 @@ from ..division import (
 from ..fitting import move_splittable
 from ..graph import Buffer, Op, Sizes, SpyreGraph
 from ..price import describe_work, partners
-from ..sharing import Division, LocalSlice, boxes, matching_division, widest
+from ..sharing import Boxes, Division, boxes, can_serve, matching_division, widest
 
 # Partners of a ring that are tried. Two gain too little: what is computed from the few results may
 # have to leave the scratchpads. Beyond the small ring the way round grows more than the work of
@@ -128,8 +128,14 @@ class _Divider:
     def __init__(self, ops: Sequence[Op]) -> None:
         self.ops = ops
         self.least = {op: op.slices for op in ops}
+        self.may = {op: _splittable_in_rings(op) for op in ops}
         self.uses: dict[Buffer, list[tuple[Op, int]]] = {}
         self.divided: set[Op] = set()
+        # The same questions come again and again.
+        self._known_options: dict[Op, list[Division]] = {}
+        self._known_matches: dict[tuple[Op, int, int], Division | None] = {}
+        self._known_boxes: dict[tuple[Op, int, Sizes, Sizes], Boxes] = {}
+        self._known_times: dict[tuple[Op, Sizes, tuple[bool, ...]], float] = {}
         for op in ops:
             for operand, tensor in enumerate(op.tensors):
                 if _is_owned(op, operand):
@@ -210,23 +216,45 @@ class _Divider:
         return options[min(range(len(options)), key=lambda i: (costs[i], rings[i], -i))]
 
     def _options(self, op: Op) -> list[Division]:
-        assert op.fit is not None
-        least, may = self.least[op], _splittable(op)
-        if any(count > 1 and not ok for count, ok in zip(least, may, strict=True)):
-            may = _splittable_in_rings(op)  # the span limit asks for it
-        own = work_division(op.fit.extents, may, config.sencores, least)
-        options = dict.fromkeys((_ordered(op, own), *self._in_rings(op, own)))
-        may = _splittable_in_rings(op)
+        options = dict.fromkeys(self._own_options(op))
+        may = self.may[op]
         for operand, tensor in enumerate(op.tensors):
             if not _is_owned(op, operand):
                 continue
             for other, position in self.uses[tensor.buffer]:
                 if other is op or other not in self.divided:
                     continue
-                found = matching_division(boxes(other, position), op, operand)
+                found = self._match(self._boxes(other, position), op, operand)
                 if found is not None and self._is_legal(op, found, may):
                     options[found] = None
         return list(options)
+
+    def _own_options(self, op: Op) -> list[Division]:
+        """Divisions that depend on no neighbour."""
+        known = self._known_options.get(op)
+        if known is not None:
+            return known
+        assert op.fit is not None
+        least, may = self.least[op], _splittable(op)
+        if any(count > 1 and not ok for count, ok in zip(least, may, strict=True)):
+            may = _splittable_in_rings(op)  # the span limit asks for it
+        own = work_division(op.fit.extents, may, config.sencores, least)
+        options = dict.fromkeys((_ordered(op, own), *self._in_rings(op, own)))
+        self._known_options[op] = list(options)
+        return self._known_options[op]
+
+    def _match(self, owners: Boxes, op: Op, operand: int) -> Division | None:
+        key = (op, operand, id(owners))
+        if key not in self._known_matches:
+            self._known_matches[key] = matching_division(owners, op, operand)
+        return self._known_matches[key]
+
+    def _boxes(self, op: Op, operand: int) -> Boxes:
+        key = (op, operand, op.slices, op.core_order)
+        known = self._known_boxes.get(key)
+        if known is None:
+            known = self._known_boxes[key] = boxes(op, operand)
+        return known
 
     @staticmethod
     def _in_rings(op: Op, slices: Sizes) -> list[Division]:
@@ -268,22 +296,15 @@ class _Divider:
 
     def _time(self, op: Op) -> float:
         """Modelled nanoseconds, tensors that stay with their owners not counted as traffic."""
-        assert op.fit is not None
-        read = sum(
-            tensor.buffer.nbytes
-            for operand, tensor in enumerate(op.reads)
-            if not _is_owned(op, operand) or not self._is_shared(tensor.buffer)
+        kept = tuple(
+            _is_owned(op, operand) and self._is_shared(tensor.buffer)
+            for operand, tensor in enumerate(op.tensors)
         )
-        output = op.output.buffer
-        is_kept = output.is_temporary and self._is_shared(output)
-        step: Any = _C._cost.Step()
-        step.cores = prod(op.slices)
-        step.bytes_read, step.bytes_written = read, 0 if is_kept else output.nbytes
-        shares = [-(-n // s) for n, s in zip(op.fit.extents, op.slices, strict=True)]
-        describe_work(op, shares, step)
-        parts = _C._cost.breakdown(step)
-        busy = parts.pt + parts.sfp
-        return max(busy, parts.memory) + parts.ring + 1e-6 * busy
+        key = op, op.slices, kept
+        known = self._known_times.get(key)
+        if known is None:
+            known = self._known_times[key] = _time(op, kept)
+        return known
 
     def _is_shared(self, buffer: Buffer) -> bool:
         """Would all who touch the buffer find it in their own scratchpads?"""
@@ -293,8 +314,26 @@ class _Divider:
             if len(uses) == 1:
                 return False  # an input that is read once comes from outside
             first, position = widest(uses)
-        owner = LocalSlice(boxes(first, position))
-        return all(owner.why_not(boxes(other, operand)) is None for other, operand in uses)
+        owners = self._boxes(first, position)
+        return all(can_serve(owners, self._boxes(*use)) for use in uses)
+
+
+def _time(op: Op, kept: Sequence[bool]) -> float:
+    """Modelled nanoseconds, if these tensors stay in the scratchpads."""
+    assert op.fit is not None
+    read = sum(
+        tensor.buffer.nbytes for tensor, is_kept in zip(op.reads, kept, strict=False) if not is_kept
+    )
+    output = op.output.buffer
+    step: Any = _C._cost.Step()
+    step.cores = prod(op.slices)
+    step.bytes_read = read
+    step.bytes_written = 0 if output.is_temporary and kept[-1] else output.nbytes
+    shares = [-(-n // s) for n, s in zip(op.fit.extents, op.slices, strict=True)]
+    describe_work(op, shares, step)
+    parts = _C._cost.breakdown(step)
+    busy = parts.pt + parts.sfp
+    return max(busy, parts.memory) + parts.ring + 1e-6 * busy
 
 
 def _is_owned(op: Op, operand: int) -> bool:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import prod
 
 from torch_spyre import ir
 from torch_spyre.ir import STICK_BYTES
 from torch_spyre.ir.spec import Allocation
+from torch_spyre.ir.terms import Term
 
 from .. import config
 from ..graph import Buffer, Fit, Op, Read, SpyreGraph, Tile
+from ..price import nanoseconds, traffic
 from ..scratchpad.solvers import Request, lx_capacity, solver
-from ..sharing import LocalSlice, boxes, widest
+from ..sharing import Box, Division, LocalSlice, boxes, boxes_of, widest
 from ..tiling import loop_span
 
 
@@ -42,10 +44,21 @@ def place_kernel(graph: SpyreGraph, ops: list[Op]) -> list[Op]:
 
 @dataclass
 class _Clone:
-    """An inserted copy, and how to do without it."""
+    """A copy between LPDDR5 and LX for the sake of some operations, and how to do without it."""
 
     buffer: Buffer
+    copy: Op
+    served: Sequence[Op]  # and who makes what is copied
+    redo: Callable[[], None]
     undo: Callable[[], None]
+
+    @property
+    def pays(self) -> bool:
+        """By the clock, with everything else where it is."""
+        self.undo()
+        without = nanoseconds(self.served)
+        self.redo()
+        return nanoseconds((self.copy, *self.served)) < without
 
 
 @dataclass
@@ -59,7 +72,17 @@ class _Kernel:
             self._clone_inputs()
             self._clone_outputs()
         self._place()
+        if self._drop_clones():
+            self._place()  # others may have the room now
         return self.ops
+
+    def _drop_clones(self) -> bool:
+        """Do without copies that cost more than they save."""
+        useless = [clone for clone in self.clones if not clone.pays]
+        for clone in useless:
+            clone.undo()
+        self.clones = [clone for clone in self.clones if clone not in useless]
+        return bool(useless)
 
     # ---- Placement -----------------------------------------------------------------------------
 
@@ -67,6 +90,7 @@ class _Kernel:
         first, last = _lifetimes(self.ops)
         requests = []
         for buffer, start in first.items():
+            buffer.place = buffer.local = None
             buffer.why_not_lx = why_not_lx(self.graph, buffer, self.ops)
             if buffer.why_not_lx:
                 continue
@@ -100,10 +124,16 @@ class _Kernel:
         for clone in self.clones:
             if clone.buffer.place is None:
                 clone.undo()
+        self.clones = [clone for clone in self.clones if clone.buffer.place is not None]
 
     def _benefit(self, buffer: Buffer) -> int:
-        reads = sum(read.buffer is buffer for op in self.ops for read in op.reads)
-        return buffer.nbytes * (1 + reads)
+        """Bytes that do not go through LPDDR5."""
+        return sum(
+            traffic(op, operand)
+            for op in self.ops
+            for operand, tensor in enumerate(op.tensors)
+            if tensor.buffer is buffer
+        )
 
     def _overwritable(self, op: Op, at: int, last: dict[Buffer, int]) -> tuple[str, ...]:
         """Operands that die here and lie just as the result will."""
@@ -140,9 +170,10 @@ class _Kernel:
         for buffer, readers in uses.items():
             # A loop that does not move its operand reads it again and again.
             still = [use for use in readers if not any(use[0].loop_steps(use[1]))]
-            if len(still) > 1 or any(op.tiles for op, _ in still):
-                self._clone_input(buffer, still, ())
-            for loops in {op.loops for op, operand in readers if any(op.loop_steps(operand))}:
+            for together in _overlapping(still):
+                if len(together) > 1 or together[0][0].tiles:
+                    self._clone_input(buffer, together, ())
+            for loops in dict.fromkeys(op.loops for op, _ in readers):
                 parts = [use for use in readers if use[0].loops == loops and use not in still]
                 if len(parts) > 1 and len({op.loop_steps(i) for op, i in parts}) == 1:
                     self._clone_input(buffer, parts, parts[0][0].tiles)
@@ -154,7 +185,8 @@ class _Kernel:
         fit = _copy_fit(op, operand)
         if fit is None:
             return
-        owner = LocalSlice(boxes(op, operand))
+        fit = _covering(fit, op, readers, buffer)
+        owner = LocalSlice(boxes_of(fit, 0, Division(op.slices, op.core_order)))
         served = [
             (reader, i)
             for reader, i in readers
@@ -166,14 +198,17 @@ class _Kernel:
         source = op.reads[operand]
         copy = _copy_beside(op, fit, source, source._replace(buffer=clone))
         copy.tiles = tiles
-        self.ops.insert(self._place_before(served, tiles), copy)
-        _switch(served, clone)
+
+        def redo() -> None:
+            self.ops.insert(self._place_before(served, tiles), copy)
+            _switch(served, clone)
 
         def undo() -> None:
             self.ops.remove(copy)
             _switch(served, buffer)
 
-        self.clones.append(_Clone(clone, undo))
+        redo()
+        self.clones.append(_Clone(clone, copy, [reader for reader, _ in served], redo, undo))
 
     def _place_before(self, served: Sequence[tuple[Op, int]], tiles: tuple[Tile, ...]) -> int:
         """Where a copy goes that these read: before them, outside of loops it is not part of."""
@@ -212,17 +247,21 @@ class _Kernel:
         buffer = op.output.buffer
         clone = self._buffer_like(buffer)
         write = op.output
-        op.output = write._replace(buffer=clone)
-        copy = _copy_beside(op, fit, op.output, write)
-        self.ops.insert(self.ops.index(op) + 1, copy)
-        _switch(served, clone)
+        copy = _copy_beside(op, fit, write._replace(buffer=clone), write)
+
+        def redo() -> None:
+            op.output = write._replace(buffer=clone)
+            self.ops.insert(self.ops.index(op) + 1, copy)
+            _switch(served, clone)
 
         def undo() -> None:
             self.ops.remove(copy)
             op.output = write
             _switch(served, buffer)
 
-        self.clones.append(_Clone(clone, undo))
+        redo()
+        users = [op, *(reader for reader, _ in served)]
+        self.clones.append(_Clone(clone, copy, users, redo, undo))
 
     def _buffer_like(self, buffer: Buffer) -> Buffer:
         clone = self.graph.temporary(buffer.size, buffer.dtype, buffer.stride)
@@ -327,6 +366,52 @@ def _copy_fit(op: Op, operand: int) -> Fit | None:
         tuple(extents), stick, fit.lanes, (walk, walk), (), length, tuple(plan.variables)
     )
     return Fit(copy, (fit.where[operand], fit.where[operand]))
+
+
+def _overlapping(uses: Sequence[tuple[Op, int]]) -> list[list[tuple[Op, int]]]:
+    """Uses in groups that touch parts of a tensor in common, told by the first core."""
+    groups: list[tuple[Box, list[tuple[Op, int]]]] = []
+    for use in uses:
+        hull, members = boxes(*use)[0], [use]
+        rest = []
+        for box, others in groups:
+            if hull.overlaps(box):
+                hull, members = hull.around(box), [*others, *members]
+            else:
+                rest.append((box, others))
+        groups = [*rest, (hull, members)]
+    return [members for _, members in groups]
+
+
+def _covering(fit: Fit, op: Op, readers: Sequence[tuple[Op, int]], buffer: Buffer) -> Fit:
+    """A copy that is long enough for all readers, along a dimension that cores do not divide.
+
+    The copy itself if there is none such.
+    """
+    assert buffer.storage is not None
+    own = hull = boxes_of(fit, 0, Division(op.slices, op.core_order))[0]
+    for reader, operand in readers:
+        hull = hull.around(boxes(reader, operand)[0])
+    longer = [
+        d for d in range(len(own.low)) if (own.low[d], own.high[d]) != (hull.low[d], hull.high[d])
+    ]
+    if len(longer) != 1:
+        return fit
+    (d,) = longer
+    where = fit.where[0]
+    terms = where[d].terms
+    if len(terms) != 1 or terms[0] != Term(terms[0].variable, 1):
+        return fit
+    dim = terms[0].variable
+    if op.slices[dim] != 1 or dim == fit.stick:
+        return fit
+    back = own.low[d] - hull.low[d]
+    walk = fit.walks[0]
+    walk = walk._replace(offset=walk.offset - back * buffer.storage.device_strides[d])
+    extents = list(fit.extents)
+    extents[dim] = hull.high[d] - hull.low[d] + 1
+    moved = (*where[:d], where[d]._replace(offset=hull.low[d]), *where[d + 1 :])
+    return Fit(replace(fit.plan, extents=tuple(extents), operands=(walk, walk)), (moved, moved))
 
 
 def _copy_beside(op: Op, fit: Fit, source: Read, to: Read) -> Op:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, groupby
+from math import prod
 
+from .. import config
 from ..graph import Op, SpyreGraph
 from ..price import nanoseconds
+from ..sharing import forget_boxes
 from ..tiling import Loop, find_loop, tile_dims
 from .division import divide_kernel, least_slices
 from .scratchpad import place_kernel
 
-MOST_LOOPS = 16  # of a kernel: a bound on the time to compile
 LEAST_BYTES = 1 << 18  # of a result whose way through LPDDR5 is worth a thought
-LEAST_GAIN = 1.02  # so many times faster a loop has to be
-MOST_WORSE = 2  # numbers of parts that are tried after the best so far
+SIZES = (1 << 18, 1 << 17)  # of results, per core, that loops are made for
+AXES = 3  # dimensions of a result that loops are tried along
+MOST_PARTS = 256
+# A bound on the time to compile: operations that are planned, in all attempts for a kernel.
+BUDGET = 3000
+LEAST_ATTEMPTS = 5
 
 
 def plan_together(graph: SpyreGraph) -> None:
@@ -25,6 +31,7 @@ def plan_together(graph: SpyreGraph) -> None:
     Needs: `op.slices` as the span limit asks.  Leaves: what `work_distribution` and
     `scratchpad_planning` leave, and `op.tiles`.
     """
+    forget_boxes()
     numbers = count()
     planned: list[Op] = []
     for _, stretch in groupby(graph.ops, key=lambda op: op.kernel):
@@ -65,6 +72,15 @@ class _State:
             op.slices, op.core_order, op.tiles = slices, order, tiles
 
 
+@dataclass(frozen=True)
+class _Cut:
+    """A loop to be made: over so many parts of a dimension of an operation, with all that joins."""
+
+    seed: Op
+    dim: int
+    parts: int
+
+
 Loops = list[tuple[int, Loop]]
 
 
@@ -74,24 +90,102 @@ class _Kernel:
         self.ops = ops
         self.numbers = numbers
         self.start = _State(graph, ops)
-        self.shares: set[tuple[str, int, int]] = set()  # parts of results that were good
-        self.untiled: dict[tuple[int, ...], float] = {}  # prices of operations without a loop
+        self.wished = self._wished()
+        self.attempts = max(BUDGET // max(len(ops), 1), LEAST_ATTEMPTS)
+        self.tried: dict[tuple[_Cut, ...], float] = {}
 
     def plan(self) -> list[Op]:
-        wished = self._wished()
-        whole = best = self._try(wished)
-        loops = list(wished)
-        for seed in self._seeds(whole):
-            if len(loops) >= MOST_LOOPS:
-                break
-            loop = self._best_loop(self._in_loops(loops), seed, loops)
-            if loop is not None:
-                loops.append((next(self.numbers), loop))
-        if len(loops) > len(wished):
-            best = min(whole, self._try(loops), key=lambda plan: plan.price)
+        self.best, self.cuts = self._try(self.wished), tuple[_Cut, ...]()
+        large = self._large()
+        if large:
+            self._search(large)
         self.start.restore()
-        best.state.restore()
-        return best.ops
+        self.best.state.restore()
+        return self.best.ops
+
+    def _large(self) -> list[Op]:
+        """Operations with results that may not fit, the largest first."""
+        self._in_loops(self.wished)
+        large = [
+            op
+            for op in self.ops
+            if op.output.buffer.is_temporary
+            and op.output.buffer.nbytes >= LEAST_BYTES
+            and not op.tiles
+            and tile_dims(op)
+        ]
+        return sorted(large, key=lambda op: -op.output.buffer.nbytes)
+
+    def _search(self, large: list[Op]) -> None:
+        """Loops for all large results at first, so that they fit in the room that is left to them;
+        then each loop by itself."""
+        axes = {axis: self._attempt(self._cuts(large, SIZES[0], axis)) for axis in range(AXES)}
+        axis = min(axes, key=lambda axis: axes[axis])
+        for size in SIZES[1:]:
+            self._attempt(self._cuts(large, size, axis))
+        for seed in large:
+            if self._is_in_memory(seed):
+                half = seed.output.buffer.nbytes // (2 * config.sencores)
+                self._attempt((*self.cuts, *self._cuts([seed], half, axis)))
+        is_better = bool(self.cuts)
+        while is_better and self.attempts > 0:
+            is_better = False
+            for i, cut in enumerate(self.cuts):
+                before, now = self.best.price, self.cuts
+                for other in _variants(cut):
+                    self._attempt((*now[:i], *other, *now[i + 1 :]))
+                is_better |= self.best.price < before
+                if len(self.cuts) != len(now):
+                    break
+
+    def _is_in_memory(self, op: Op) -> bool:
+        """Does the best plan send a result through LPDDR5, outside of loops?"""
+        self.best.state.restore()
+        return op.output.buffer.local is None and not op.tiles
+
+    def _cuts(self, large: list[Op], size: int, axis: int) -> tuple[_Cut, ...]:
+        """Loops in which no result is larger than that, per core."""
+        self._in_loops(self.wished)
+        cuts = []
+        inside: set[Op] = set()
+        ops = self.ops
+        for seed in large:
+            assert seed.fit is not None
+            wanted = -(-seed.output.buffer.nbytes // (size * config.sencores))
+            if wanted < 2 or seed in inside:
+                continue
+            dims = tile_dims(seed)
+            dim = dims[min(axis, len(dims) - 1)]
+            parts = next((n for n in _counts(seed.fit.extents[dim]) if n >= wanted), None)
+            if parts is None:
+                continue
+            loop = find_loop(ops, seed, dim, parts)
+            if loop is None or len(loop.inside) < 2:
+                continue
+            inside.update(loop.inside)
+            ops = _apply(next(self.numbers), loop)
+            cuts.append(_Cut(seed, dim, parts))
+        return tuple(cuts)
+
+    def _attempt(self, cuts: tuple[_Cut, ...]) -> float:
+        """Plan with these loops, and keep the plan if it is the best so far."""
+        if cuts in self.tried:
+            return self.tried[cuts]
+        if self.attempts <= 0 or not cuts:
+            return self.best.price
+        self.attempts -= 1
+        loops = list(self.wished)
+        ops = self._in_loops(loops)
+        for cut in cuts:
+            loop = find_loop(ops, cut.seed, cut.dim, cut.parts)
+            if loop is not None and not cut.seed.tiles:
+                loops.append((next(self.numbers), loop))
+                ops = _apply(*loops[-1])
+        plan = self._try(loops)
+        self.tried[cuts] = plan.price
+        if plan.price < self.best.price:
+            self.best, self.cuts = plan, cuts
+        return plan.price
 
     def _wished(self) -> Loops:
         """The loops that hints ask for, outer ones first."""
@@ -117,77 +211,17 @@ class _Kernel:
         self.start.restore()
         ops = self.ops
         for number, loop in loops:
-            ops = _apply(loop, number)
+            ops = _apply(number, loop)
         return ops
 
-    def _seeds(self, plan: _Plan) -> list[Op]:
-        """Operations whose results went through LPDDR5, the largest first."""
-        plan.state.restore()
-        seeds = [
-            op
-            for op in plan.ops
-            if op.output.buffer.is_temporary
-            and op.output.buffer.local is None
-            and op.output.buffer.nbytes >= LEAST_BYTES
-            and tile_dims(op)
-        ]
-        return sorted(seeds, key=lambda op: -op.output.buffer.nbytes)
 
-    def _best_loop(self, ops: list[Op], seed: Op, loops: Loops) -> Loop | None:
-        """The loop over parts of a result with the best plan of what is in it.
-
-        None if no loop is better than none. Where a similar operation had a good loop before, the
-        same share of the same dimension is good enough.
-        """
-        if seed.tiles:
-            return None
-        assert seed.fit is not None
-        options = [
-            (dim, parts) for dim in tile_dims(seed) for parts in _counts(seed.fit.extents[dim])
-        ]
-        known = [
-            (dim, parts)
-            for dim, parts in options
-            if (seed.opcode, dim, seed.fit.extents[dim] // parts) in self.shares
-        ]
-        found: tuple[float, Loop] | None = None
-        worse = dict.fromkeys((dim for dim, _ in options), 0)
-        for dim, parts in known or options:
-            if worse[dim] == MOST_WORSE:
-                continue
-            loop = find_loop(ops, seed, dim, parts)
-            if loop is None or len(loop.inside) < 2:
-                worse[dim] = MOST_WORSE
-                continue
-            gain = self._gain(loop, loops)
-            if gain > LEAST_GAIN and (found is None or gain > found[0]):
-                found = gain, loop
-                share = seed.fit.extents[dim] // parts
-                worse[dim] = 0
-            else:
-                worse[dim] += 1
-        if found is None:
-            return None
-        self.shares.add((seed.opcode, found[1].inside[seed], share))
-        return found[1]
-
-    def _gain(self, loop: Loop, loops: Loops) -> float:
-        """How many times faster the loop is than its operations without it, by themselves."""
-        read = {read.buffer for op in loop.inside for read in op.reads}
-        feeding = [op for op in loop.before if op.output.buffer in read and not op.tiles]
-        local = [*feeding, *loop.inside]
-        key = tuple(id(op) for op in local)
-        if key not in self.untiled:
-            self.untiled[key] = self._price(local)
-            self._in_loops(loops)
-        _apply(loop, next(self.numbers))
-        tiled = self._price(local)
-        self._in_loops(loops)
-        return self.untiled[key] / tiled
-
-    def _price(self, ops: list[Op]) -> float:
-        divide_kernel(ops)
-        return nanoseconds(place_kernel(self.graph, list(ops)))
+def _variants(cut: _Cut) -> list[tuple[_Cut, ...]]:
+    """Without the loop, and with more or fewer parts."""
+    assert cut.seed.fit is not None
+    counts = _counts(cut.seed.fit.extents[cut.dim] * prod(t.parts for t in cut.seed.tiles))
+    at = counts.index(cut.parts) if cut.parts in counts else 0
+    near = [counts[i] for i in (at - 1, at + 1) if 0 <= i < len(counts)]
+    return [(), *((replace(cut, parts=parts),) for parts in near)]
 
 
 def _tiles_of(op: Op) -> set[tuple[int, str, int]]:
@@ -222,7 +256,7 @@ def _dims_of_wish(op: Op, name: str, tiles: int) -> list[int]:
     return [dim for dim in dims if op.fit.plan.variables[dim] in loops]
 
 
-def _apply(loop: Loop, number: int) -> list[Op]:
+def _apply(number: int, loop: Loop) -> list[Op]:
     ops = loop.apply(number)
     for op in loop.inside:
         op.slices = least_slices(op) or op.slices
@@ -231,5 +265,5 @@ def _apply(loop: Loop, number: int) -> list[Op]:
 
 def _counts(extent: int) -> list[int]:
     """Numbers of equal parts worth a try, few first: powers of two, or what divides."""
-    found = [n for n in (2, 4, 8, 16, 32, 64, 128) if n <= extent and extent % n == 0]
-    return found or [n for n in range(2, min(extent, 128) + 1) if extent % n == 0][:8]
+    found = [n for n in (2, 4, 8, 16, 32, 64, 128, 256) if n <= extent and extent % n == 0]
+    return found or [n for n in range(2, min(extent, MOST_PARTS) + 1) if extent % n == 0][:8]
