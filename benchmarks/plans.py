@@ -96,7 +96,7 @@ class GraniteBlock(nn.Module):
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         if past:
             k, v = (torch.cat(both, -2) for both in zip(past, (k, v), strict=True))
-        y = functional.scaled_dot_product_attention(q, k, v, is_causal=not past, enable_gqa=True)
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=not len(past), enable_gqa=True)
         x = x + self.output(y.transpose(1, 2).reshape(x.shape))
         return x + self.mlp(self.norm_mlp(x))
 
@@ -122,8 +122,8 @@ def block(length: int, past: int) -> Callable[[], Work]:
 
 def block_macs(length: int, past: int) -> int:
     weights = HIDDEN * (HIDDEN * 2 + 2 * KEY_HEADS * HEAD + 3 * INNER)
-    seen = past + 1 if past else (length + 1) / 2  # keys per query
-    return int(length * weights + 2 * HEADS * HEAD * length * seen)
+    keys = past + length
+    return int(length * weights + 2 * HEADS * HEAD * length * keys)
 
 
 ROWS = [

@@ -27,6 +27,10 @@ class Box(NamedTuple):
             a >= b for a, b in zip(self.high, other.high, strict=True)
         )
 
+    @property
+    def volume(self) -> int:
+        return prod(high - low + 1 for low, high in zip(self.low, self.high, strict=True))
+
     def overlaps(self, other: Box) -> bool:
         return all(a <= b for a, b in zip(self.low, other.high, strict=True)) and all(
             a >= b for a, b in zip(self.high, other.low, strict=True)
@@ -86,6 +90,27 @@ def forget_boxes() -> None:
         _boxes.cache_clear()
 
 
+def together(parts: Sequence[Boxes]) -> Boxes | None:
+    """What each core has of a tensor that several operations write; None if a core lacks a part of
+    the box around its own, or wrote it twice."""
+    if len(parts) == 1:
+        return parts[0]
+    if len({len(boxes) for boxes in parts}) != 1:
+        return None
+    hulls = []
+    for own in zip(*parts, strict=True):
+        hull = own[0]
+        for i, box in enumerate(own[1:], 1):
+            if any(box.overlaps(other) for other in own[:i]):
+                return None
+            hull = hull.around(box)
+        if hull.volume != sum(box.volume for box in own):
+            return None
+        hulls.append(hull)
+    made = tuple(hulls)
+    return _one_of_each.setdefault(made, made)
+
+
 def can_serve(owners: Boxes, readers: Boxes) -> bool:
     """`LocalSlice.why_not` in short, of boxes that `boxes` gave."""
     if owners is readers:
@@ -112,11 +137,7 @@ def _core_order(division: Division) -> tuple[int, ...]:
 def widest(uses: Sequence[tuple[Op, int]]) -> tuple[Op, int]:
     """The use that touches the most; the first of equals."""
 
-    def volume(use: tuple[Op, int]) -> int:
-        box = boxes(*use)[0]
-        return prod(high - low + 1 for low, high in zip(box.low, box.high, strict=True))
-
-    return max(uses, key=volume)
+    return max(uses, key=lambda use: boxes(*use)[0].volume)
 
 
 @dataclass(frozen=True)
@@ -162,9 +183,10 @@ def _text(box: Box) -> str:
 def matching_division(owners: Sequence[Box], op: Op, operand: int) -> Division | None:
     """The division with which every core touches just what it owns; None if there is none.
 
-    Along each device dimension the owners' parts say into how many slices it is cut; the one
-    iteration dimension that moves along it must be cut alike. The dimension whose parts change
-    least from core to core counts first.
+    Along each device dimension the owners' parts say into how many slices it is cut; the iteration
+    dimension that moves along it must be cut alike. Where several do (heads and the sticks of a
+    head), it is the one with the longest steps. The dimension whose parts change least from core to
+    core counts first.
     """
     assert op.fit is not None
     slices = [1] * len(op.fit.extents)
@@ -174,11 +196,10 @@ def matching_division(owners: Sequence[Box], op: Op, operand: int) -> Division |
         count = len(set(parts))
         if count == 1:
             continue
-        moving = {term.variable for term in coordinate.terms}
-        if len(moving) != 1:
+        if not coordinate.terms:
             return None
-        (dim,) = moving
-        if op.fit.extents[dim] < count:
+        dim = max(coordinate.terms, key=lambda term: abs(term.coefficient)).variable
+        if op.fit.extents[dim] < count or slices[dim] not in (1, count):
             return None
         slices[dim] = count
         runs[dim] = next(i for i, part in enumerate(parts) if part != parts[0])

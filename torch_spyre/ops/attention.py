@@ -45,8 +45,8 @@ def attention(
     """What `torch.nn.functional.scaled_dot_product_attention` computes."""
     if is_causal and attn_mask is not None:
         raise RuntimeError("scaled_dot_product_attention: give attn_mask or is_causal, not both")
-    if enable_gqa and query.size(-3) != key.size(-3):
-        key, value = _repeated(key, query.size(-3)), _repeated(value, query.size(-3))
+    if not enable_gqa and query.dim() > 2 and key.dim() > 2:
+        torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])  # or raises
     factor = 1 / math.sqrt(query.size(-1)) if scale is None else scale
     if dropout_p > 0:
         return _with_dropout(query, key, value, factor, attn_mask, dropout_p, is_causal)
@@ -64,6 +64,9 @@ def attention(
         )
         for rows, seen in sections
     ]
+    if query.dim() > 2 and query.stride(-3) < query.stride(-2):
+        # In memory as the queries: models go back to [batch, length, heads, width] next, a view.
+        return torch.cat([part.transpose(-3, -2) for part in parts], -3).transpose(-3, -2)
     return parts[0] if len(parts) == 1 else torch.cat(parts, -2)
 
 
@@ -96,7 +99,7 @@ def _chunks(keys: int, causal_from: int | None) -> Iterator[_Range]:
     seen_by_all = keys if causal_from is None else min(causal_from, keys)
     if seen_by_all > 0:
         count = min(-(-seen_by_all // CHUNK), MOST_CHUNKS)
-        length = -(-seen_by_all // count)
+        length = 64 * -(-seen_by_all // (64 * count))  # whole sticks
         for first in range(0, seen_by_all, length):
             yield _Range(first, min(first + length, seen_by_all))
     if seen_by_all < keys:
@@ -201,7 +204,9 @@ def _repeated(x: Tensor, heads: int) -> Tensor:
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b in float32."""
+    """a @ b in float32; heads of a in groups may share a head of b."""
+    if a.dim() > 2 and b.dim() > 2 and a.size(-3) != b.size(-3) and b.size(-3) > 1:
+        b = _repeated(b, a.size(-3))
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     left = a.expand(*batch, *a.shape[-2:]).reshape(-1, *a.shape[-2:])
     right = b.expand(*batch, *b.shape[-2:]).reshape(-1, *b.shape[-2:])

@@ -23,7 +23,7 @@ from ..division import (
 from ..fitting import move_splittable
 from ..graph import Buffer, Op, Sizes, SpyreGraph
 from ..price import describe_work, partners
-from ..sharing import Boxes, Division, boxes, can_serve, matching_division, widest
+from ..sharing import Boxes, Division, boxes, can_serve, matching_division, together, widest
 
 # Partners of a ring that are tried. Two gain too little: what is computed from the few results may
 # have to leave the scratchpads. Beyond the small ring the way round grows more than the work of
@@ -309,13 +309,13 @@ class _Divider:
     def _is_shared(self, buffer: Buffer) -> bool:
         """Would all who touch the buffer find it in their own scratchpads?"""
         uses = [use for use in self.uses[buffer] if use[0] in self.divided]
-        first, position = uses[0]
-        if first.output.buffer is not buffer:
+        made = [self._boxes(*use) for use in uses if use[0].output.buffer is buffer]
+        owners = together(made) if made else None
+        if not made:
             if len(uses) == 1:
                 return False  # an input that is read once comes from outside
-            first, position = widest(uses)
-        owners = self._boxes(first, position)
-        return all(can_serve(owners, self._boxes(*use)) for use in uses)
+            owners = self._boxes(*widest(uses))
+        return owners is not None and all(can_serve(owners, self._boxes(*use)) for use in uses)
 
 
 def _time(op: Op, kept: Sequence[bool]) -> float:

@@ -16,7 +16,7 @@ from .. import config
 from ..graph import Buffer, Fit, Op, Read, SpyreGraph, Tile
 from ..price import nanoseconds, traffic
 from ..scratchpad.solvers import Request, lx_capacity, solver
-from ..sharing import Box, Division, LocalSlice, boxes, boxes_of, widest
+from ..sharing import Box, Boxes, Division, LocalSlice, boxes, boxes_of, together, widest
 from ..tiling import loop_span
 
 
@@ -95,7 +95,9 @@ class _Kernel:
             if buffer.why_not_lx:
                 continue
             owner = self.ops[start]
-            buffer.local = LocalSlice(boxes(owner, len(owner.tensors) - 1))
+            made = _owners(_writers(self.ops, buffer))
+            assert made is not None
+            buffer.local = LocalSlice(made)
             requests.append(
                 Request(
                     buffer.name,
@@ -158,25 +160,34 @@ class _Kernel:
     # ---- Boundary clones -----------------------------------------------------------------------
 
     def _clone_inputs(self) -> None:
-        """Read an input from LPDDR5 once, where several operations want it, or one in a loop."""
-        made = {op.output.buffer for op in self.ops}
+        """Read from LPDDR5 once what several operations want, or one in a loop."""
         uses: dict[Buffer, list[tuple[Op, int]]] = {}
         for op in self.ops:
             if op.fit is None or op.kind == "gather":
                 continue
             for operand, read in enumerate(op.reads):
-                if read.buffer not in made and not read.buffer.is_mutated:
-                    uses.setdefault(read.buffer, []).append((op, operand))
+                uses.setdefault(read.buffer, []).append((op, operand))
+        uses = {buffer: uses[buffer] for buffer in uses if self._comes_from_memory(buffer)}
         for buffer, readers in uses.items():
             # A loop that does not move its operand reads it again and again.
             still = [use for use in readers if not any(use[0].loop_steps(use[1]))]
-            for together in _overlapping(still):
-                if len(together) > 1 or together[0][0].tiles:
-                    self._clone_input(buffer, together, ())
+            for group in _overlapping(still):
+                if len(group) > 1 or group[0][0].tiles:
+                    self._clone_input(buffer, group, ())
             for loops in dict.fromkeys(op.loops for op, _ in readers):
                 parts = [use for use in readers if use[0].loops == loops and use not in still]
                 if len(parts) > 1 and len({op.loop_steps(i) for op, i in parts}) == 1:
                     self._clone_input(buffer, parts, parts[0][0].tiles)
+
+    def _comes_from_memory(self, buffer: Buffer) -> bool:
+        """An input, or a result that its readers can't have from the scratchpads of its writer."""
+        if buffer.is_mutated:
+            return False
+        writers = _writers(self.ops, buffer)
+        if not writers:
+            return True
+        is_whole = len(writers) == 1 and not writers[0].tiles
+        return is_whole and bool(why_not_lx(self.graph, buffer, self.ops))
 
     def _clone_input(
         self, buffer: Buffer, readers: Sequence[tuple[Op, int]], tiles: tuple[Tile, ...]
@@ -222,8 +233,8 @@ class _Kernel:
         """Keep an output at hand for those who read it again."""
         for op in list(self.ops):
             buffer = op.output.buffer
-            writers = [other for other in self.ops if other.output.buffer is buffer]
-            if not _leaves(buffer, self.graph, op.kernel) or len(writers) != 1 or op.fit is None:
+            is_only = len(_writers(self.ops, buffer)) == 1
+            if not _leaves(buffer, self.graph, op.kernel) or not is_only or op.fit is None:
                 continue
             if buffer.is_mutated:
                 continue
@@ -276,13 +287,16 @@ def why_not_lx(graph: SpyreGraph, buffer: Buffer, ops: Sequence[Op]) -> str:
     kernel = ops[0].kernel
     if _leaves(buffer, graph, kernel):
         return "another kernel reads it, and nothing in LX survives a kernel"
-    writers = [op for op in ops if op.output.buffer is buffer]
-    if len(writers) != 1:
-        return f"{len(writers)} operations write parts of it"
-    (writer,) = writers
-    if writer.fit is None:
+    writers = _writers(ops, buffer)
+    if any(writer.fit is None for writer in writers):
         return "it is written element by element (restickify)"
-    owner = LocalSlice(boxes(writer, len(writer.tensors) - 1))
+    writer = writers[0]
+    if any(other.loops != writer.loops for other in writers):
+        return f"{len(writers)} operations in different loops write parts of it"
+    owners = _owners(writers)
+    if owners is None:
+        return f"{len(writers)} operations write parts of it, on different cores"
+    owner = LocalSlice(owners)
     for op in ops:
         for operand, read in enumerate(op.reads):
             if read.buffer is not buffer:
@@ -302,6 +316,15 @@ def why_not_lx(graph: SpyreGraph, buffer: Buffer, ops: Sequence[Op]) -> str:
             if reason is not None:
                 return f"{op.opcode} of {op.output.buffer.name}: {reason}"
     return ""
+
+
+def _writers(ops: Sequence[Op], buffer: Buffer) -> list[Op]:
+    return [op for op in ops if op.output.buffer is buffer]
+
+
+def _owners(writers: Sequence[Op]) -> Boxes | None:
+    """What each core has of a tensor after these wrote it; None if that is no box."""
+    return together([boxes(op, len(op.tensors) - 1) for op in writers])
 
 
 def _leaves(buffer: Buffer, graph: SpyreGraph, kernel: int) -> bool:
