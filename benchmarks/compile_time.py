@@ -5,7 +5,9 @@ devices share, and makes the inputs; these are reported, not counted. The clock 
 call of the compiled function to its result: so what a device alone imports, the card's compiler
 included, is counted. Cold: Inductor's cache directory is empty. Warm: a second process with the
 directory that the first one left. The CPU compiles the same graph in fp32, its shortest compile.
-Devices take turns; the median counts. Targets: cold not slower, warm within 1.5 times.
+Devices take turns; the median counts. Targets: cold not slower, warm within 1.5 times. The card
+is compiled for a second time with SPYRE_PLAN=basic, to see what the search for a plan costs: cold
+within 1.5 times.
 
 With --profile, where the card's compile spends its time, by pass and by function.
 """
@@ -28,9 +30,10 @@ from typing import Any
 
 from _report import Report, median
 
-COLD_TARGET, WARM_TARGET = 1.0, 1.5
+COLD_TARGET, WARM_TARGET, PLAN_TARGET = 1.0, 1.5, 1.5
 GRAPHS = ("1 op", "20 ops", "Granite block")
 DEVICES = ("spyre", "cpu")
+BASIC = "spyre, basic plan"
 
 
 # ---- In the new process -------------------------------------------------------------------------
@@ -109,6 +112,9 @@ def profiled(path: str) -> Iterator[None]:
 def in_new_process(graph: str, device: str, cache: Path, profile: str = "") -> dict[str, Any]:
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(cache)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once, as users have it
+    environment.pop("SPYRE_PLAN", None)
+    if device == BASIC:
+        device, environment["SPYRE_PLAN"] = "spyre", "basic"
     run = subprocess.run(
         [sys.executable, __file__, "--once", graph, "--device", device, "--profile", profile],
         env=environment,
@@ -148,7 +154,8 @@ def measure(rounds: int) -> dict[tuple[str, str], list[Sample]]:
     samples: dict[tuple[str, str], list[Sample]] = {}
     for turn in range(rounds):
         for graph in GRAPHS:
-            for device in DEVICES if turn % 2 == 0 else reversed(DEVICES):
+            devices = (*DEVICES, BASIC)
+            for device in devices if turn % 2 == 0 else reversed(devices):
                 samples.setdefault((graph, device), []).append(sample(graph, device))
     return samples
 
@@ -171,6 +178,18 @@ def report_samples(report: Report, samples: dict[tuple[str, str], list[Sample]])
         f"first call to result, seconds, median of {rounds}",
         ["graph", "caches", "card", "CPU", "ratio", "target", "verdict"],
         rows,
+    )
+    plans = []
+    for graph in GRAPHS:
+        full, basic = (phase(samples[graph, d], "cold", "first call") for d in ("spyre", BASIC))
+        verdict = "met" if full / basic <= PLAN_TARGET else "missed"
+        if verdict == "missed":
+            missed.append(f"{graph} against a basic plan")
+        plans.append([graph, full, basic, round(full / basic, 2), PLAN_TARGET, verdict])
+    report.table(
+        f"the search for a plan, cold, seconds, median of {rounds}",
+        ["graph", "full", "basic", "ratio", "target", "verdict"],
+        plans,
     )
     report.table(
         "beside it, seconds",
@@ -207,8 +226,9 @@ PHASES = {
     "... layouts": ("passes/layouts.py", "propagate_spyre_tensor_layouts"),
     "... restickifies": ("restickify.py", "insert_restickifies"),
     "... span_reduction": ("passes/division.py", "span_reduction"),
-    "... work_distribution": ("passes/division.py", "work_distribution"),
-    "... scratchpad": ("passes/scratchpad.py", "scratchpad_planning"),
+    "... cores, scratchpads, tiles": ("passes/tiling.py", "plan_together"),
+    "... divisions": ("passes/division.py", "divide_kernel"),
+    "... scratchpads": ("passes/scratchpad.py", "place_kernel"),
     "... bundles": ("codegen/superdsc.py", "bundle_of"),
     "Inductor's scheduler": ("scheduler.py", "_init"),
     "hash of torch's sources (cache key)": ("codecache.py", "torch_key"),

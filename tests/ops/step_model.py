@@ -96,7 +96,9 @@ def widen(raw: np.ndarray, fmt: int) -> np.ndarray:
     if fmt == FP32:
         return raw.view(np.float32)
     if fmt in _FP8:
-        return torch.from_numpy(raw.copy()).view(_FP8[fmt]).float().numpy()
+        values = torch.from_numpy(raw.copy()).view(_FP8[fmt]).float().numpy()
+        # The card has one NaN, of either sign; PyTorch's depends on how it converts.
+        return np.where(np.isnan(values), np.copysign(np.float32(np.nan), values), values)
     return raw.astype(np.int32)
 
 
@@ -287,6 +289,11 @@ def _igammac(a: np.ndarray, x: np.ndarray) -> np.ndarray:
     return np.where(is_small, small(*safe), _double(torch.igammac).compute(a, x))
 
 
+def _exp_of_difference(a: np.ndarray, b: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    """The exponent is rounded to fp32 twice, as the card does."""
+    return np.exp(((a - b) * factor).astype(np.float64)).astype(np.float32)
+
+
 def _next_after(
     x: np.ndarray, toward: np.ndarray, step: np.ndarray, smallest: np.ndarray
 ) -> np.ndarray:
@@ -364,6 +371,7 @@ OPERATIONS: dict[str, Operation] = {
     "lerp": _exact(_lerp),
     "add_scaled": _exact(lambda a, b, alpha: a + alpha * b),
     "sub_scaled": _exact(lambda a, b, alpha: a - alpha * b),
+    "exp_sub": Operation(_exp_of_difference, False),
     "softplus": _float64(_softplus),
     "leaky_relu": _exact(lambda a, slope: np.where(a > 0, a, a * slope)),
     "addcmul": _exact(lambda a, b, c, value: a + value * b * c),

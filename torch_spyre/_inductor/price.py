@@ -15,7 +15,7 @@ from torch_spyre import _C, ir
 from torch_spyre.ir import STICK_BYTES
 
 from .graph import Op
-from .sharing import Box, boxes
+from .sharing import boxes, volume
 
 
 def nanoseconds(ops: Iterable[Op]) -> float:
@@ -31,7 +31,7 @@ def traffic(op: Op, operand: int) -> int:
     """Bytes of a tensor operand that go through LPDDR5 if that is where it is."""
     if op.fit is None or (op.kind == "gather" and operand == 0):
         return op.tensors[operand].buffer.nbytes
-    return _visits(op) * _together(boxes(op, operand))
+    return _visits(op) * volume(boxes(op, operand)).together * STICK_BYTES
 
 
 def _visits(op: Op) -> int:
@@ -51,13 +51,13 @@ def _step(op: Op) -> Any:
         found = boxes(op, operand)
         is_output = operand == len(op.tensors) - 1
         if tensor.buffer.local is not None:
-            nbytes = max(map(_bytes, found))
+            nbytes = volume(found).largest * STICK_BYTES
             if is_output:
                 step.lx_written += nbytes
             else:
                 step.lx_read += nbytes
         else:
-            nbytes = _together(found)
+            nbytes = volume(found).together * STICK_BYTES
             if is_output:
                 step.bytes_written += nbytes
             else:
@@ -114,12 +114,3 @@ def partners(op: Op, slices: Sequence[int]) -> int:
     """Cores that make a result together, if an operation is cut so."""
     assert op.fit is not None
     return prod(slices[i] for i in op.fit.reduced)
-
-
-def _bytes(box: Box) -> int:
-    return prod(high - low + 1 for low, high in zip(box.low, box.high, strict=True)) * STICK_BYTES
-
-
-def _together(found: tuple[Box, ...]) -> int:
-    """Of all cores, what several of them touch once."""
-    return sum(map(_bytes, set(found)))

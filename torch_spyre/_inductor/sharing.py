@@ -47,6 +47,13 @@ class Box(NamedTuple):
 Boxes: TypeAlias = tuple[Box, ...]  # per core
 
 
+class Volume(NamedTuple):
+    """Sticks that are touched by the busiest core, and by all; what several touch counts once."""
+
+    largest: int
+    together: int
+
+
 class Division(NamedTuple):
     """Slices per dimension, and the order in which cores count through them."""
 
@@ -79,6 +86,8 @@ def _boxes(plan: Plan, where: tuple[Coordinate, ...], division: Division) -> Box
 # Equal boxes are one object, so that what was found out about two of them is quickly looked up.
 _one_of_each: dict[Boxes, Boxes] = {}
 _served: dict[tuple[int, int], bool] = {}
+_joined: dict[tuple[int, ...], Boxes | None] = {}
+_volumes: dict[int, Volume] = {}
 _MOST_KNOWN = 1 << 18
 
 
@@ -86,8 +95,19 @@ def forget_boxes() -> None:
     """Between plans, where much has been looked at."""
     if len(_served) > _MOST_KNOWN or len(_one_of_each) > _MOST_KNOWN:
         _served.clear()
+        _joined.clear()
+        _volumes.clear()
         _one_of_each.clear()
         _boxes.cache_clear()
+
+
+def volume(boxes: Boxes) -> Volume:
+    """Of boxes that `boxes` gave."""
+    known = _volumes.get(id(boxes))
+    if known is None:
+        distinct = sum(box.volume for box in set(boxes))
+        known = _volumes[id(boxes)] = Volume(max(box.volume for box in boxes), distinct)
+    return known
 
 
 def together(parts: Sequence[Boxes]) -> Boxes | None:
@@ -95,6 +115,13 @@ def together(parts: Sequence[Boxes]) -> Boxes | None:
     the box around its own, or wrote it twice."""
     if len(parts) == 1:
         return parts[0]
+    key = tuple(map(id, parts))
+    if key not in _joined:
+        _joined[key] = _together(parts)
+    return _joined[key]
+
+
+def _together(parts: Sequence[Boxes]) -> Boxes | None:
     if len({len(boxes) for boxes in parts}) != 1:
         return None
     hulls = []

@@ -135,6 +135,7 @@ class _Divider:
         self._known_options: dict[Op, list[Division]] = {}
         self._known_matches: dict[tuple[Op, int, int], Division | None] = {}
         self._known_boxes: dict[tuple[Op, int, Sizes, Sizes], Boxes] = {}
+        self._known_shared: dict[tuple[Buffer, tuple[int, ...]], bool] = {}
         self._known_times: dict[tuple[Op, Sizes, tuple[bool, ...]], float] = {}
         for op in ops:
             for operand, tensor in enumerate(op.tensors):
@@ -309,13 +310,21 @@ class _Divider:
     def _is_shared(self, buffer: Buffer) -> bool:
         """Would all who touch the buffer find it in their own scratchpads?"""
         uses = [use for use in self.uses[buffer] if use[0] in self.divided]
-        made = [self._boxes(*use) for use in uses if use[0].output.buffer is buffer]
-        owners = together(made) if made else None
-        if not made:
-            if len(uses) == 1:
-                return False  # an input that is read once comes from outside
-            owners = self._boxes(*widest(uses))
-        return owners is not None and all(can_serve(owners, self._boxes(*use)) for use in uses)
+        found = [self._boxes(*use) for use in uses]
+        key = (buffer, tuple(map(id, found)))
+        known = self._known_shared.get(key)
+        if known is not None:
+            return known
+        made = [
+            part for part, use in zip(found, uses, strict=True) if use[0].output.buffer is buffer
+        ]
+        if made:
+            owners = together(made)
+        else:  # an input that is read once comes from outside
+            owners = self._boxes(*widest(uses)) if len(uses) > 1 else None
+        known = owners is not None and all(can_serve(owners, part) for part in found)
+        self._known_shared[key] = known
+        return known
 
 
 def _time(op: Op, kept: Sequence[bool]) -> float:

@@ -20,8 +20,10 @@ SIZES = (1 << 18, 1 << 17)  # of results, per core, that loops are made for
 AXES = 3  # dimensions of a result that loops are tried along
 MOST_PARTS = 256
 # A bound on the time to compile: operations that are planned, in all attempts for a kernel.
-BUDGET = 3000
+BUDGET = 1500
 LEAST_ATTEMPTS = 5
+BYTES_PER_NANOSECOND = 150  # of LPDDR5
+LEAST_SHARE = 0.02  # of the time of a kernel: what is worth a loop of its own
 
 
 def plan_together(graph: SpyreGraph) -> None:
@@ -124,7 +126,7 @@ class _Kernel:
         for size in SIZES[1:]:
             self._attempt(self._cuts(large, size, axis))
         for seed in large:
-            if self._is_in_memory(seed):
+            if self._is_costly(seed):
                 half = seed.output.buffer.nbytes // (2 * config.sencores)
                 self._attempt((*self.cuts, *self._cuts([seed], half, axis)))
         is_better = bool(self.cuts)
@@ -138,10 +140,12 @@ class _Kernel:
                 if len(self.cuts) != len(now):
                     break
 
-    def _is_in_memory(self, op: Op) -> bool:
-        """Does the best plan send a result through LPDDR5, outside of loops?"""
+    def _is_costly(self, op: Op) -> bool:
+        """Does the best plan send a result through LPDDR5, outside of loops, and feel it?"""
         self.best.state.restore()
-        return op.output.buffer.local is None and not op.tiles
+        buffer = op.output.buffer
+        time = 2 * buffer.nbytes / BYTES_PER_NANOSECOND
+        return buffer.local is None and not op.tiles and time > LEAST_SHARE * self.best.price
 
     def _cuts(self, large: list[Op], size: int, axis: int) -> tuple[_Cut, ...]:
         """Loops in which no result is larger than that, per core."""
