@@ -22,7 +22,7 @@ from tests.ops import program_model, step_model
 from torch_spyre import _C
 from torch_spyre._inductor import config, runtime
 from torch_spyre.backend.lower import lower
-from torch_spyre.backend.program import Program
+from torch_spyre.backend.program import Program, Step
 from torch_spyre.ir import Storage
 from torch_spyre.ir.bundle import Bundle
 
@@ -111,6 +111,19 @@ class Launch:
     # Values read back are those on the card: not so for bfloat16 of an earlier kernel.
     is_exact: bool
     traffic: Traffic
+
+    @property
+    def steps(self) -> list[Step]:
+        """Of the program, those in loops once."""
+
+        def visit(body: Sequence[Any]) -> Iterator[Step]:
+            for node in body:
+                if isinstance(node, Step):
+                    yield node
+                else:
+                    yield from visit(node.body)
+
+        return list(visit(self.program.body))
 
     @property
     def written(self) -> list[int]:

@@ -17,9 +17,7 @@ from torch_spyre.backend.program import Space, Step
 
 
 def steps_of(run: Run) -> list[Step]:
-    found = [node for launch in run.launches for node in launch.program.body]
-    assert all(isinstance(step, Step) for step in found)
-    return [step for step in found if isinstance(step, Step)]
+    return [step for launch in run.launches for step in launch.steps]
 
 
 def seen(x: torch.Tensor) -> torch.Tensor:

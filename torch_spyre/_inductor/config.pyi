@@ -5,6 +5,7 @@ sencores: int
 lx_planning: bool
 dxp_lx_frac_avail: float
 layout_solver: str
+plan: str
 boundary_clones: bool
 repeat_threshold: int
 check_guarantees: bool

@@ -428,6 +428,7 @@ def _covering(fit: Fit, op: Op, readers: Sequence[tuple[Op, int]], buffer: Buffe
     dim = terms[0].variable
     if op.slices[dim] != 1 or dim == fit.stick:
         return fit
+    assert isinstance(fit.plan, ir.Aligned)
     back = own.low[d] - hull.low[d]
     walk = fit.walks[0]
     walk = walk._replace(offset=walk.offset - back * buffer.storage.device_strides[d])
