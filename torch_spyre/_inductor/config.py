@@ -21,7 +21,7 @@ lx_planning: bool = _flag("LX_PLANNING", True)
 # The fraction of each scratchpad that the back end keeps for itself.
 dxp_lx_frac_avail: float = float(os.environ.get("DXP_LX_FRAC_AVAIL") or 0.2)
 
-# Which solver gives scratchpad addresses: greedy, firstfit or bestfit.
+# Which solver gives scratchpad addresses: greedy, firstfit, bestfit or exact.
 layout_solver: str = os.environ.get("LAYOUT_SOLVER") or "bestfit"
 
 # "full": work division, scratchpads and coarse tiles are chosen together. "basic": one after the

@@ -23,6 +23,8 @@ from .tiling import plan_together
 
 def plan_cores_and_memory(graph: SpyreGraph) -> None:
     """Work division, scratchpads and coarse tiles: together, or (SPYRE_PLAN=basic) in a row."""
+    if config.plan not in ("full", "basic"):
+        raise ValueError(f"SPYRE_PLAN={config.plan!r} is no way to plan; legal values: full, basic")
     if config.plan == "basic" or not config.lx_planning:
         work_distribution(graph)
         scratchpad_planning(graph)
