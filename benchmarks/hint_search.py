@@ -2,7 +2,8 @@
 
 A set of hints is one to three scopes, beside or within each other, each around some consecutive
 parts of a workload and with a random number of tiles of a random dimension. Sets that the compiler
-refuses are drawn again. All times are the card's clock, so a seed gives the same table everywhere.
+refuses are drawn again, and dimensions that it can't tile at all are left out. All times are the
+card's clock, so a seed gives the same table everywhere.
 
 Nothing runs, unless `--check` asks for it: the kernels that the generated code would launch are
 compiled and priced.
@@ -116,25 +117,34 @@ class Workload:
     parts: tuple[Part, ...]
     automatic: tuple[Part, ...] = ()  # the same without scopes in mind; the parts if there are none
 
-    def draw(self, random: Random) -> tuple[Scope, ...]:
-        """A set of hints, legal or not."""
-        sizes = {
-            dim: n for shape in self.tensors.values() for dim, n in shape.dims.items() if n > 1
-        }
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Of dimensions by their names; those that have any parts."""
+        shapes = self.tensors.values()
+        return {dim: n for shape in shapes for dim, n in shape.dims.items() if n > 1}
+
+    def around_all(self, dim: str) -> tuple[Scope, ...]:
+        """As few tiles of a dimension as there can be, around everything."""
+        return (Scope(0, len(self.parts), dim, _divisors(self.sizes[dim])[0]),)
+
+    def draw(self, random: Random, dims: Sequence[str]) -> tuple[Scope, ...]:
+        """A set of hints for these dimensions, legal or not."""
         while True:
             count = random.randint(1, MOST_SCOPES)
-            scopes = nested([self._draw_scope(random, sizes) for _ in range(count)])
+            scopes = nested([self._draw_scope(random, random.choice(dims)) for _ in range(count)])
             if scopes is not None:
                 return scopes
 
-    def _draw_scope(self, random: Random, sizes: Mapping[str, int]) -> Scope:
+    def _draw_scope(self, random: Random, dim: str) -> Scope:
         first, end = 0, len(self.parts)
         if random.random() < 0.5:
             first, last = sorted(random.randrange(end) for _ in range(2))
             end = last + 1
-        dim = random.choice(list(sizes))
-        counts = [n for n in range(2, min(sizes[dim], MOST_TILES) + 1) if sizes[dim] % n == 0]
-        return Scope(first, end, dim, random.choice(counts))
+        return Scope(first, end, dim, random.choice(_divisors(self.sizes[dim])))
+
+
+def _divisors(size: int) -> list[int]:
+    return [n for n in range(2, size + 1) if size % n == 0 and (n <= MOST_TILES or n == size)]
 
 
 class Model(nn.Module):
@@ -286,7 +296,8 @@ class Price:
 
     @property
     def microseconds(self) -> float:
-        return sum(kernel.microseconds for kernel in self.launches)
+        """The clock counts whole nanoseconds, sums of fractions don't."""
+        return round(sum(kernel.microseconds for kernel in self.launches), 3)
 
     @property
     def steps(self) -> list[StepCost]:
@@ -430,9 +441,11 @@ def search(workload: Workload, draws: int, seed: int, *, is_checking: bool = Fal
     bench = Bench(workload, is_checking)
     found = Found(workload, bench.price(workload.automatic or workload.parts))
     random = Random(f"{seed} {workload.name}")
+    # Some names no hint can follow: those that are only summed over, say.
+    dims = [dim for dim in workload.sizes if _price_if_legal(bench, workload.around_all(dim))]
     seen: set[tuple[Scope, ...]] = set()
     while len(found.legal) < draws:
-        scopes = workload.draw(random)
+        scopes = workload.draw(random, dims)
         if scopes in seen:
             continue
         seen.add(scopes)
