@@ -22,19 +22,23 @@ def hint_search(monkeypatch):
     return hint_search
 
 
-def small(hint_search):
-    """Of each kind of workload a small one."""
-    return [
-        hint_search.softmax(512, 256),
-        hint_search.mlp(128, 128, 256),
-        *hint_search.attention(4, 128, 128, 64, is_causal=True),
-        *hint_search.attention(4, 1, 256, 64, is_causal=False),
-    ]
+SMALL = {
+    "softmax": lambda search: search.softmax(512, 256),
+    "mlp": lambda search: search.mlp(128, 128, 256),
+    "prefill": lambda search: search.attention(4, 128, 128, 64, is_causal=True)[0],
+    "prefill by hand": lambda search: search.attention(4, 128, 128, 64, is_causal=True)[1],
+    "decode": lambda search: search.attention(4, 1, 256, 64, is_causal=False)[0],
+    "decode by hand": lambda search: search.attention(4, 1, 256, 64, is_causal=False)[1],
+}
+QUICK = ("softmax", "mlp")
 
 
-@pytest.mark.parametrize("number", range(6))
-def test_random_hints_are_followed_and_change_no_result(hint_search, number):
-    workload = small(hint_search)[number]
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in SMALL],
+)
+def test_random_hints_are_followed_and_change_no_result(hint_search, name):
+    workload = SMALL[name](hint_search)
     found = hint_search.search(workload, draws=2, seed=1, is_checking=True)
     assert len(found.legal) == 2
     assert all(price.has_loops_of(scopes) for scopes, price in found.legal.items())
