@@ -273,7 +273,7 @@ def attention(
     steps = (scores, *[mask] * is_causal, largest, exponentials, total, weights, weighted)
     return (
         Workload(f"attention {kind}", tensors, (call,)),
-        Workload(f"attention {kind}, by hand", tensors, steps, (call,)),
+        Workload(f"attention {kind} by hand", tensors, steps, (call,)),
     )
 
 
