@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import sqrt
+
 import torch
 
 from torch_spyre.tools.measure import KernelCost, StepCost, compiled_kernels
@@ -42,8 +44,10 @@ def show_by_hand(kernel: KernelCost) -> None:
 def bound_by_hand(step: StepCost) -> tuple[str, float]:
     """The law of the unit that bounds a step, with the step's numbers in it, and what it gives."""
     if step.bound == "PT":
-        macs = M * N * K // step.cores
-        return f"{macs:,} MACs of a core / 1140", macs / 1140
+        rows = -(-M // step.cores)  # the plan divides rows, and a core's may not fill the array
+        full = min(1.0, sqrt(rows / 64))
+        formula = f"{rows} x {N} x {K} MACs of a core / (1140 x {full:.2f})"
+        return formula, rows * N * K / (1140 * full)
     if step.bound == "LX":
         more = max(step.lx_read, step.lx_written)
         return f"{more:,} bytes of a core / 128", more / 128
