@@ -96,7 +96,8 @@ class GraniteBlock(nn.Module):
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         if past:
             k, v = (torch.cat(both, -2) for both in zip(past, (k, v), strict=True))
-        y = functional.scaled_dot_product_attention(q, k, v, is_causal=not len(past), enable_gqa=True)
+        is_prefill = len(past) == 0
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=is_prefill, enable_gqa=True)
         x = x + self.output(y.transpose(1, 2).reshape(x.shape))
         return x + self.mlp(self.norm_mlp(x))
 
