@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from torch_spyre._inductor import config
 from torch_spyre._inductor.graph import Fit
-from torch_spyre._inductor.tiling import tiled
+from torch_spyre._inductor.parts import tiled
 from torch_spyre.ir import Aligned
 from torch_spyre.ir.bundle import Bundle, Execute, For, Node
 from torch_spyre.ir.walks import Walk

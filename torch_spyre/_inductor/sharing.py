@@ -92,7 +92,9 @@ def forget_boxes() -> None:
 
 def together(parts: Sequence[Boxes]) -> Boxes | None:
     """What each core has of a tensor that several operations write; None if a core lacks a part of
-    the box around its own, or wrote it twice."""
+    the box around its own, or wrote it twice. Writing the very same again, on all cores alike, as
+    accumulators do, is no second part."""
+    parts = list(dict.fromkeys(parts))
     if len(parts) == 1:
         return parts[0]
     if len({len(boxes) for boxes in parts}) != 1:

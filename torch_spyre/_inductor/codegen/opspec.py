@@ -96,7 +96,7 @@ class _Writer:
             if isinstance(value, Constant):
                 args.append(ConstantArg(_domain(value), _bits(value)))
             elif isinstance(value, Index):
-                args.append(_iota(value, fit))
+                args.append(_iota(value, op, fit))
             else:
                 args.append(self._tensor(op, next(tensors), is_input=True))
         args.append(self._tensor(op, next(tensors), is_input=False))
@@ -110,7 +110,10 @@ class _Writer:
                 lanes=fit.lanes,
                 lane=fit.lane,
                 reduced=fit.reduced,
-                masks=op.masks,
+                masks=tuple(
+                    msgspec.structs.replace(mask, loop_positions=_loop_positions(op, mask.dim))
+                    for mask in op.masks
+                ),
                 rows=op.rows,
                 core_order=op.core_order,
                 origin=_named(op),
@@ -218,6 +221,14 @@ def _loop_bytes(op: Op, operand: int) -> Sizes:
     return tuple(step * nbytes for step in op.loop_steps(operand))
 
 
+def _loop_positions(op: Op, dim: int) -> Sizes:
+    """Positions along a dimension by which each loop goes on; none if no loop takes it in parts."""
+    assert op.fit is not None
+    unit = op.fit.lanes if dim in (op.fit.stick, op.fit.lane) else 1
+    steps = tuple(tile.share * unit if tile.dim == dim else 0 for tile in op.tiles)
+    return steps if any(steps) else ()
+
+
 def _reach(op: Op, operand: int) -> int:
     """Bytes from the start of the tensor to the end of the last stick that is touched."""
     fit, buffer = op.fit, op.tensors[operand].buffer
@@ -260,7 +271,8 @@ def _bits(value: Constant) -> int:
         return 0x7F800000 if number > 0 else 0xFF800000
 
 
-def _iota(value: Index, fit: Fit) -> IotaArg:
+def _iota(value: Index, op: Op, fit: Fit) -> IotaArg:
     """The count along the one loop of its operation, which its one dimension stems from."""
     (step,) = value.strides
-    return IotaArg(value.offset, tuple(step for _ in fit.extents))
+    in_loops = tuple(step * n for n in _loop_positions(op, 0))
+    return IotaArg(value.offset, tuple(step for _ in fit.extents), in_loops)

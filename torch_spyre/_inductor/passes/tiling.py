@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, groupby
 from math import prod
+from typing import NoReturn
 
 from .. import config
+from ..accumulators import accumulated_dims
 from ..graph import Op, SpyreGraph
 from ..price import nanoseconds
 from ..sharing import forget_boxes
@@ -163,7 +165,7 @@ class _Kernel:
             if loop is None or len(loop.inside) < 2:
                 continue
             inside.update(loop.inside)
-            ops = _apply(next(self.numbers), loop)
+            ops = self._apply(next(self.numbers), loop)
             cuts.append(_Cut(seed, dim, parts))
         return tuple(cuts)
 
@@ -180,7 +182,7 @@ class _Kernel:
             loop = find_loop(ops, cut.seed, cut.dim, cut.parts)
             if loop is not None and not cut.seed.tiles:
                 loops.append((next(self.numbers), loop))
-                ops = _apply(*loops[-1])
+                ops = self._apply(*loops[-1])
         plan = self._try(loops)
         self.tried[cuts] = plan.price
         if plan.price < self.best.price:
@@ -188,14 +190,25 @@ class _Kernel:
         return plan.price
 
     def _wished(self) -> Loops:
-        """The loops that hints ask for, outer ones first."""
+        """The loops that hints ask for, outer ones first.
+
+        A scope has several loops where an operation reads all of what another makes in parts.
+        """
         loops: Loops = []
         wishes = {wish for op in self.ops for wish in _tiles_of(op)}
         for scope, name, tiles in sorted(wishes):
-            ops = self._in_loops(loops)
-            members = [op for op in ops if (scope, name, tiles) in _tiles_of(op)]
-            loop = _loop_of_wish(ops, members, name, tiles)
-            loops.append((next(self.numbers), loop))
+            inside: set[Op] = set()
+            while True:
+                ops = self._in_loops(loops)
+                members = [op for op in ops if (scope, name, tiles) in _tiles_of(op)]
+                rest = [op for op in members if op not in inside]
+                loop = _loop_of_wish(ops, rest, name, tiles)
+                if loop is None:
+                    break
+                inside.update(loop.inside)
+                loops.append((next(self.numbers), loop))
+            if not inside:
+                _refuse(members, name, tiles)
         self.start.restore()
         return loops
 
@@ -211,7 +224,13 @@ class _Kernel:
         self.start.restore()
         ops = self.ops
         for number, loop in loops:
-            ops = _apply(number, loop)
+            ops = self._apply(number, loop)
+        return ops
+
+    def _apply(self, number: int, loop: Loop) -> list[Op]:
+        ops = loop.apply(number, self.graph)
+        for op in loop.changed:
+            op.slices = least_slices(op) or op.slices
         return ops
 
 
@@ -228,13 +247,17 @@ def _tiles_of(op: Op) -> set[tuple[int, str, int]]:
     return {(wish.scope, wish.dim_name, wish.tiles) for wish in op.wishes if wish.tiles > 1}
 
 
-def _loop_of_wish(ops: list[Op], members: list[Op], name: str, tiles: int) -> Loop:
+def _loop_of_wish(ops: list[Op], members: list[Op], name: str, tiles: int) -> Loop | None:
     """A loop around the operations of a hint's scope, from the first that can be its seed."""
     for seed in members:
         for dim in _dims_of_wish(seed, name, tiles):
-            loop = find_loop(ops, seed, dim, tiles, only=members)
+            loop = find_loop(ops, seed, dim, tiles, only=members, accumulates=True)
             if loop is not None:
                 return loop
+    return None
+
+
+def _refuse(members: list[Op], name: str, tiles: int) -> NoReturn:
     from ..errors import Unsupported  # its base is Dynamo's: only where it is needed
 
     raise Unsupported(
@@ -252,15 +275,8 @@ def _dims_of_wish(op: Op, name: str, tiles: int) -> list[int]:
     if op.fit is None:
         return []
     loops = {wish.output_dim for wish in op.wishes if (wish.dim_name, wish.tiles) == (name, tiles)}
-    dims = tile_dims(op)
+    dims = (*tile_dims(op), *accumulated_dims(op))
     return [dim for dim in dims if op.fit.plan.variables[dim] in loops]
-
-
-def _apply(number: int, loop: Loop) -> list[Op]:
-    ops = loop.apply(number)
-    for op in loop.inside:
-        op.slices = least_slices(op) or op.slices
-    return ops
 
 
 def _counts(extent: int) -> list[int]:
