@@ -206,7 +206,7 @@ PHASES = {
     "... split_multi_op_bodies": ("split.py", "split_multi_op_bodies"),
     "... layouts": ("passes/layouts.py", "propagate_spyre_tensor_layouts"),
     "... restickifies": ("restickify.py", "insert_restickifies"),
-    "... span_reduction": ("passes/division.py", "span_reduction"),
+    "... span_reduction": ("passes/spans.py", "span_reduction"),
     "... work_distribution": ("passes/division.py", "work_distribution"),
     "... scratchpad": ("passes/scratchpad.py", "scratchpad_planning"),
     "... bundles": ("codegen/superdsc.py", "bundle_of"),

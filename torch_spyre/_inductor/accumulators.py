@@ -128,7 +128,8 @@ def _partial_result(op: Op, kept: Sizes) -> Read | None:
     for loop, stride in zip(kept, buffer.stride, strict=True):
         strides[loop] = stride
     output = Read(buffer, 0, tuple(strides))
-    for buffer.storage in candidates(buffer):
+    for storage in candidates(buffer):
+        buffer.storage = storage
         if isinstance(fit(replace(op, output=output)), Fit):
             return output
     return None
@@ -180,9 +181,7 @@ class _Beside:
         found = fit(step)
         return self._in_tiles(step, found, op.tiles, self.kept) if isinstance(found, Fit) else None
 
-    def _in_tiles(
-        self, op: Op, whole: Fit, tiles: Sequence[Tile], loops: Sizes
-    ) -> _Placed | None:
+    def _in_tiles(self, op: Op, whole: Fit, tiles: Sequence[Tile], loops: Sizes) -> _Placed | None:
         own = []
         result = whole
         for tile in tiles:

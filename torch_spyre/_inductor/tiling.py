@@ -9,8 +9,9 @@ loop.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import NamedTuple
 
 from .accumulators import Accumulation, accumulated_dims, accumulation
@@ -232,6 +233,11 @@ def whole_box(fit: Fit, operand: int) -> Box:
     """What all cores together touch of a tensor operand."""
     division = Division((1,) * len(fit.extents))
     return boxes_of(fit, operand, division)[0]
+
+
+def new_loops(ops: Sequence[Op]) -> Iterator[int]:
+    """Numbers for loops that are none of those there."""
+    return count(1 + max((loop for op in ops for loop in op.loops), default=-1))
 
 
 def loop_spans(ops: Sequence[Op]) -> dict[Op, list[tuple[int, int]]]:

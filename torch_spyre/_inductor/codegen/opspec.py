@@ -26,6 +26,7 @@ from torch_spyre.ir.spec import (
     Origin,
     TensorArg,
 )
+from torch_spyre.ir.splits import SPAN_LIMIT
 
 from .. import config
 from ..division import work_division
@@ -208,7 +209,28 @@ class _Walk:
 
 def _nests(op: Op) -> list[ir.Nest]:
     accesses = [op.output.access(), op.reads[0].access()]
-    return ir.pieces(op.extents, accesses, merged=False)
+    nests = ir.pieces(op.extents, accesses, merged=False)
+    return [part for nest in nests for part in _within_span(nest, op.output.buffer.format.nbytes)]
+
+
+def _within_span(nest: ir.Nest, nbytes: int) -> list[ir.Nest]:
+    """A nest in halves, until one core can address what each of them touches."""
+    reaches = [
+        [abs(step) * (n - 1) * nbytes for n, step in zip(nest.extents, strides, strict=True)]
+        for strides in nest.strides
+    ]
+    over = [reach for reach in reaches if sum(reach) + STICK_BYTES > SPAN_LIMIT]
+    if not over:
+        return [nest]
+    dim = over[0].index(max(over[0]))
+    half = nest.extents[dim] // 2
+    parts = []
+    for start, n in ((0, half), (half, nest.extents[dim] - half)):
+        extents = (*nest.extents[:dim], n, *nest.extents[dim + 1 :])
+        moved = zip(nest.offsets, nest.strides, strict=True)
+        offsets = tuple(offset + start * strides[dim] for offset, strides in moved)
+        parts += _within_span(nest._replace(extents=extents, offsets=offsets), nbytes)
+    return parts
 
 
 def _move_slices(op: Op, extents: Sizes, into: _Walk, source: _Walk) -> Sizes:

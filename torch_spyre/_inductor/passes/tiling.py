@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, groupby
+from itertools import groupby
 from math import prod
 from typing import NoReturn
 
@@ -13,7 +13,7 @@ from ..accumulators import accumulated_dims
 from ..graph import Op, SpyreGraph
 from ..price import nanoseconds
 from ..sharing import forget_boxes
-from ..tiling import Loop, find_loop, tile_dims
+from ..tiling import Loop, find_loop, new_loops, tile_dims
 from .division import divide_kernel, least_slices
 from .scratchpad import place_kernel
 
@@ -34,7 +34,7 @@ def plan_together(graph: SpyreGraph) -> None:
     `scratchpad_planning` leave, and `op.tiles`.
     """
     forget_boxes()
-    numbers = count()
+    numbers = new_loops(graph.ops)
     planned: list[Op] = []
     for _, stretch in groupby(graph.ops, key=lambda op: op.kernel):
         planned += _Kernel(graph, list(stretch), numbers).plan()
