@@ -242,10 +242,13 @@ def _checked_tiles(tiles: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int],
     return tiles
 
 
+@_at_trace_time
 def _parameter(function: Callable[..., Any], argument: int | str) -> tuple[int, str]:
     """Position and name of an argument; of a module those of its `forward`."""
-    signature = inspect.signature(getattr(function, "forward", function))
-    names = list(signature.parameters)
+    try:
+        names = list(inspect.signature(getattr(function, "forward", function)).parameters)
+    except ValueError:  # a builtin does not tell
+        names = []
     if isinstance(argument, int):
         return argument, names[argument] if argument < len(names) else ""
     return names.index(argument) if argument in names else len(names), argument

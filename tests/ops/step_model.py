@@ -301,6 +301,12 @@ def _next_after(
     return np.where(is_nan, np.float32(np.nan), np.where(x == toward, toward, away))
 
 
+def _exp_sub(a: np.ndarray, b: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+    """exp of a number that was rounded on the way, as fp32 units do."""
+    difference = (a - b).astype(np.float32).astype(np.float64)
+    return np.exp((difference * alpha).astype(np.float32).astype(np.float64))
+
+
 OPERATIONS: dict[str, Operation] = {
     "identity": _exact(lambda a: a),
     "identity_int": _exact(lambda a: a),
@@ -365,6 +371,7 @@ OPERATIONS: dict[str, Operation] = {
     "add_scaled": _exact(lambda a, b, alpha: a + alpha * b),
     "sub_scaled": _exact(lambda a, b, alpha: a - alpha * b),
     "softplus": _float64(_softplus),
+    "exp_sub": _float64(_exp_sub),
     "leaky_relu": _exact(lambda a, slope: np.where(a > 0, a, a * slope)),
     "addcmul": _exact(lambda a, b, c, value: a + value * b * c),
     "addcdiv": _exact(lambda a, b, c, value: a + value * b / c),

@@ -185,6 +185,9 @@ class _Beside:
         own = []
         result = whole
         for tile in tiles:
+            if self.whole.plan.variables[tile.dim] not in loops:
+                own.append(tile._replace(dim=0, share=0))
+                continue
             dim = self._same_dim(whole, tile.dim, loops)
             part = None if dim is None else tiled(result, dim, tile.parts)
             if dim is None or part is None:
