@@ -19,6 +19,7 @@ In eager mode, and for tensors elsewhere, hints do nothing but check their argum
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import inspect
@@ -128,8 +129,10 @@ def coarse_tile(
     """
     if function is None:
         return functools.partial(coarse_tile, tiles=tiles, argument=argument)
+    # As text, for Dynamo takes numbers that differ between functions for sizes that change.
     counts = _checked_tiles(tuple(tiles.items()))
     name = getattr(function, "__name__", type(function).__name__)
+    label = f"{GENERATED}{name}({argument})"
     position, keyword = _parameter(function, argument)
 
     @functools.wraps(function, updated=())
@@ -137,16 +140,13 @@ def coarse_tile(
         tensor = kwargs.get(keyword, args[position] if position < len(args) else None)
         if not isinstance(tensor, torch.Tensor):
             _refuse_argument(argument, name)
-        rank = tensor.dim()
-        names: list[str | None] = [None] * rank
-        scopes = []
-        for dim, count in counts:
-            at = _dimension(dim, rank, count, name)
-            names[at] = f"{GENERATED}{name}({argument}).{at}"
-            scopes.append((names[at], count))
+        names, scopes = _names_and_scopes(counts, tensor.dim(), label)
         name_tensor_dims(tensor, names)
         return _within(scopes, function, args, kwargs)
 
+    if not torch.compiler.is_compiling():
+        # Dynamo compiles by code object, each of them so often and no more: one for each function.
+        tiled.__code__ = tiled.__code__.replace(co_name=name)  # type: ignore[attr-defined]
     return tiled
 
 
@@ -154,9 +154,9 @@ def _within(scopes: Sequence[Any], function: Callable[..., R], args: Any, kwargs
     """Call a function in scopes, the first one outermost."""
     if not scopes:
         return function(*args, **kwargs)
-    (name, count), *inner = scopes
+    name, count = scopes[0]
     with spyre_hint({name: count}):
-        return _within(inner, function, args, kwargs)
+        return _within(scopes[1:], function, args, kwargs)
 
 
 def declared_sizes() -> Mapping[str, int]:
@@ -228,7 +228,7 @@ def _scopes_within(
 
 
 @_at_trace_time
-def _checked_tiles(tiles: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+def _checked_tiles(tiles: tuple[tuple[int, int], ...]) -> str:
     call = f"coarse_tile(…, tiles={dict(tiles)})"
     if not tiles:
         _refuse(call, "it says nothing", "coarse_tile(function, tiles={0: 8})")
@@ -239,7 +239,7 @@ def _checked_tiles(tiles: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int],
                 "tiles are given as the number of a dimension and a positive number of tiles",
                 "coarse_tile(function, tiles={0: 8})",
             )
-    return tiles
+    return repr(tiles)
 
 
 @_at_trace_time
@@ -264,15 +264,22 @@ def _refuse_argument(argument: int | str, name: str) -> NoReturn:
 
 
 @_at_trace_time
-def _dimension(dim: int, rank: int, count: int, name: str) -> int:
-    """The dimension counted from the front."""
-    if not -rank <= dim < rank:
-        _refuse(
-            f"coarse_tile({name}, tiles={{{dim}: {count}}})",
-            f"the tensor has {rank} dimensions",
-            f"a dimension from {-rank} to {rank - 1}",
-        )
-    return dim % rank
+def _names_and_scopes(
+    counts: str, rank: int, label: str
+) -> tuple[tuple[str | None, ...], tuple[tuple[str, int], ...]]:
+    """Names for the dimensions of a tensor, and tiles for those that have one."""
+    names: list[str | None] = [None] * rank
+    scopes = []
+    for dim, count in ast.literal_eval(counts):
+        if not -rank <= dim < rank:
+            _refuse(
+                f"{label}, tiles={{{dim}: {count}}}",
+                f"the tensor has {rank} dimensions",
+                f"a dimension from {-rank} to {rank - 1}",
+            )
+        name = names[dim] = f"{label}.{dim % rank}"
+        scopes.append((name, count))
+    return tuple(names), tuple(scopes)
 
 
 def _check_count(name: str, count: int) -> None:
