@@ -20,6 +20,7 @@ from .restickify import insert_restickifies
 from .scratchpad import scratchpad_planning
 from .spans import span_reduction
 from .tiling import plan_together
+from .wishes import tile_as_wished
 
 
 def plan_cores_and_memory(graph: SpyreGraph) -> None:
@@ -42,6 +43,7 @@ PASSES = (
     pad_matmul_operands,
     order_for_locality,
     group_into_kernels,
+    tile_as_wished,
     span_reduction,
     plan_cores_and_memory,
     pool_planning,
