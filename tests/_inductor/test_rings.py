@@ -113,7 +113,7 @@ def test_a_k_split_gives_what_the_model_of_its_steps_gives(
     """Whatever the clock says: the sums go on in the scratchpads of all partners."""
 
     def split(
-        shape: MatmulShape, cores: int, least: MatmulSplit, ks: tuple[int, ...]
+        shape: MatmulShape, cores: int, least: MatmulSplit, ks: tuple[int, ...], **_: object
     ) -> MatmulSplit:
         found = division.matmul_division(shape, cores // k_slices, least)
         return MatmulSplit(found.batch, found.m, found.n, k_slices)
