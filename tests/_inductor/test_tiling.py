@@ -263,3 +263,17 @@ def test_tensors_over_the_span_of_one_core(call: Function) -> None:
         result = torch.compile(call, dynamic=False)(x.to("spyre")).cpu()
     torch._dynamo.reset()
     assert torch.equal(result, call(x))
+
+
+@pytest.mark.parametrize("length", [70, 129, 200, 256])
+@pytest.mark.parametrize("call", [lambda x: x.sum(0), lambda x: x.amax(), lambda x: x.t() @ x])
+def test_parts_end_at_the_length_of_the_launch(call: Function, length: int) -> None:
+    """Of a dynamic dimension the last parts have few valid rows, or none."""
+    x = _quarters(length, 64).sign()
+    card = x.to("spyre")
+    torch._dynamo.mark_dynamic(card, 0)
+    torch._dynamo.reset()
+    with _span(1 << 14), config.patch(sencores=1), torch.no_grad():
+        result = torch.compile(call)(card).cpu()
+    torch._dynamo.reset()
+    assert torch.equal(result, call(x.float()).half().to("spyre").cpu())

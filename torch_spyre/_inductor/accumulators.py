@@ -16,9 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+import msgspec
 import torch
 
 from torch_spyre.ir.arguments import space_extents
+from torch_spyre.ir.spec import Mask
 from torch_spyre.ir.superdsc import neutral_bits
 
 from .fitting import candidates, fit
@@ -66,6 +68,7 @@ class Accumulation:
 
     part: _Placed  # the reduction itself; its last tile is that of the loop
     output: Read  # what it writes now
+    masks: tuple[Mask, ...]
     fill: _Placed
     combine: _Placed
     finish: _Placed
@@ -81,7 +84,7 @@ class Accumulation:
             graph.adopt(buffer)
             buffer.place = buffer.local = None
         *around, last = self.part.tiles
-        self.part.op.output = self.output
+        self.part.op.output, self.part.op.masks = self.output, self.masks
         self.part.place((*around, last._replace(loop=number)))
         self.fill.place(self.fill.tiles)
         self.combine.place((*self.combine.tiles, Tile(number, last.parts, dim=0, share=0)))
@@ -102,11 +105,13 @@ def accumulation(op: Op, dim: int, count: int) -> Accumulation | None:
     here = Read(total, 0, total.stride)
     added = here._replace(buffer=output.buffer)
     result = op.output._replace(strides=tuple(op.output.strides[i] for i in kept))
-    part = beside.part(output, Tile(-1, count, dim, share=0))
+    whole = fit(replace(op, output=output))
+    assert isinstance(whole, Fit)
+    part, masks = beside.part(whole, Tile(-1, count, dim, share=0)), beside.masks(whole)
     fill = beside.step(total.copy_opcode, [_neutral(op)], here)
     combine = beside.step(_COMBINED_BY[op.opcode], [here, added], here)
     finish = beside.step(op.output.buffer.copy_opcode, [here], result)
-    if part is None or fill is None or combine is None or finish is None:
+    if part is None or masks is None or fill is None or combine is None or finish is None:
         return None
     # Loops that hints want within this one are around the combining too.
     combine.op.wishes = tuple(
@@ -114,7 +119,7 @@ def accumulation(op: Op, dim: int, count: int) -> Accumulation | None:
         for wish in op.wishes
         if wish.output_dim in kept
     )
-    return Accumulation(part, output, fill, combine, finish)
+    return Accumulation(part, output, masks, fill, combine, finish)
 
 
 def _partial_result(op: Op, kept: Sizes) -> Read | None:
@@ -153,16 +158,21 @@ class _Beside:
         whole = fit(op)  # not in loops
         assert isinstance(whole, Fit), op.describe()
         self.whole = whole
+        self._all = tuple(range(len(op.extents)))
 
-    def part(self, output: Read, tile: Tile) -> _Placed | None:
-        """The reduction itself with another result, and in one more tile."""
-        op = self.op
-        loops = tuple(range(len(op.extents)))
-        found = fit(replace(op, output=output))
-        assert isinstance(found, Fit)
-        if any(self._same_dim(found, mask.dim, loops) != mask.dim for mask in op.masks):
-            return None
-        return self._in_tiles(op, found, (*op.tiles, tile), loops)
+    def part(self, whole: Fit, tile: Tile) -> _Placed | None:
+        """The reduction itself, that would walk sticks so, in one more tile."""
+        return self._in_tiles(self.op, whole, (*self.op.tiles, tile), self._all)
+
+    def masks(self, whole: Fit) -> tuple[Mask, ...] | None:
+        """Those of the reduction, if it walks sticks so."""
+        masks = []
+        for mask in self.op.masks:
+            dim = self._same_dim(whole, mask.dim, self._all)
+            if dim is None:
+                return None
+            masks.append(msgspec.structs.replace(mask, dim=dim))
+        return tuple(masks)
 
     def step(self, opcode: str, inputs: Sequence[Operand], output: Read) -> _Placed | None:
         """A pointwise operation over the loops that are not reduced."""

@@ -54,7 +54,7 @@ class _State:
     def __init__(self, graph: SpyreGraph, ops: Sequence[Op]) -> None:
         self.graph = graph
         self.ops = [
-            (op, list(op.inputs), op.output, op.fit, op.slices, op.core_order, op.tiles)
+            (op, list(op.inputs), op.output, op.masks, op.fit, op.slices, op.core_order, op.tiles)
             for op in ops
         ]
         self.buffers = dict(graph.buffers)
@@ -67,8 +67,8 @@ class _State:
         self.graph.buffers = dict(self.buffers)
         for buffer, place, local, why in self.places:
             buffer.place, buffer.local, buffer.why_not_lx = place, local, why
-        for op, inputs, output, fit, slices, order, tiles in self.ops:
-            op.inputs, op.output, op.fit = list(inputs), output, fit
+        for op, inputs, output, masks, fit, slices, order, tiles in self.ops:
+            op.inputs, op.output, op.masks, op.fit = list(inputs), output, masks, fit
             op.slices, op.core_order, op.tiles = slices, order, tiles
 
 
