@@ -225,7 +225,7 @@ PHASES = {
     "... split_multi_op_bodies": ("split.py", "split_multi_op_bodies"),
     "... layouts": ("passes/layouts.py", "propagate_spyre_tensor_layouts"),
     "... restickifies": ("restickify.py", "insert_restickifies"),
-    "... span_reduction": ("passes/division.py", "span_reduction"),
+    "... span_reduction": ("passes/spans.py", "span_reduction"),
     "... cores, scratchpads, tiles": ("passes/tiling.py", "plan_together"),
     "... divisions": ("passes/division.py", "divide_kernel"),
     "... scratchpads": ("passes/scratchpad.py", "place_kernel"),

@@ -43,7 +43,7 @@ def __getattr__(name: str) -> object:
         from torch_spyre._inductor.fx.custom_ops import require_layout
 
         return require_layout
-    if name in ("declare_tensor_dim", "name_tensor_dims", "spyre_hint"):
+    if name in ("coarse_tile", "declare_tensor_dim", "name_tensor_dims", "spyre_hint"):
         from torch_spyre import hints
 
         return getattr(hints, name)

@@ -1,5 +1,7 @@
 """Hints for coarse tiling: names for dimensions, and into how many tiles one of them is cut.
 
+`coarse_tile` does both for a function at once, by numbers of dimensions.
+
 A name is a promise about dataflow: the compiler follows it from the tensor that has it through
 views, matmuls and reductions, and loops over tiles of it where a scope asks for that.
 
@@ -17,7 +19,10 @@ In eager mode, and for tensors elsewhere, hints do nothing but check their argum
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import functools
+import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
@@ -30,11 +35,17 @@ import torch.fx.traceback as _traceback
 from torch_spyre._inductor.fx import custom_ops as _custom_ops  # noqa: F401  spyre::name_dims
 from torch_spyre.constants import DEVICE_NAME
 
-__all__ = ["declare_tensor_dim", "name_tensor_dims", "spyre_hint"]
+__all__ = ["coarse_tile", "declare_tensor_dim", "name_tensor_dims", "spyre_hint"]
 
 # The key of `node.meta["custom"]` under which nodes of a graph keep the scopes around them: tuples
 # of scope number, dimension, tiles and named dimensions, outermost first.
 ANNOTATION = "spyre_hints"
+
+# Names that `coarse_tile` gives begin so. They may stand for several sizes: each of a call.
+GENERATED = "coarse_tile "
+
+F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
 
 _declared: dict[str, int] = {}
 _numbers = itertools.count()
@@ -91,14 +102,69 @@ def spyre_hint(
     return _traceback.annotate({ANNOTATION: scopes})
 
 
+def coarse_tile(
+    function: Callable[..., R] | None = None,
+    *,
+    tiles: Mapping[int, int],
+    argument: int | str = 0,
+) -> Any:
+    """The function, computed tile by tile along dimensions of one of its tensor arguments.
+
+    `tiles` maps dimensions of the argument to the number of tiles, the outermost loop first. The
+    compiler follows each dimension through the function: operations that have it are put into a
+    counted loop over its tiles; where it is summed over, each tile adds to an accumulator. What
+    passes between operations in a loop is as large as one tile, and can stay in the scratchpads.
+
+        def mlp(x, up, down):                       # x: [8192, 4096]
+            return functional.gelu(x @ up) @ down
+
+        tiled = torch.compile(coarse_tile(mlp, tiles={0: 16}))     # 16 times 512 rows
+
+        @coarse_tile(tiles={0: 4, 1: 8}, argument="w")
+        def project(x, w):                          # w: [k, n]
+            return x @ w                            # 4 parts of k, and in each of them 8 of n
+
+    The argument is given by its position or its name. In eager mode, and for tensors elsewhere,
+    the function is as it was.
+    """
+    if function is None:
+        return functools.partial(coarse_tile, tiles=tiles, argument=argument)
+    # As text, for Dynamo takes numbers that differ between functions for sizes that change.
+    counts = _checked_tiles(tuple(tiles.items()))
+    name = getattr(function, "__name__", type(function).__name__)
+    label = f"{GENERATED}{name}({argument})"
+    position, keyword = _parameter(function, argument)
+
+    @functools.wraps(function, updated=())
+    def tiled(*args: Any, **kwargs: Any) -> R:
+        tensor = kwargs.get(keyword, args[position] if position < len(args) else None)
+        if not isinstance(tensor, torch.Tensor):
+            _refuse_argument(argument, name)
+        names, scopes = _names_and_scopes(counts, tensor.dim(), label)
+        name_tensor_dims(tensor, names)
+        return _within(scopes, function, args, kwargs)
+
+    if not torch.compiler.is_compiling():
+        # Dynamo compiles by code object, each of them so often and no more: one for each function.
+        tiled.__code__ = tiled.__code__.replace(co_name=name)  # type: ignore[attr-defined]
+    return tiled
+
+
+def _within(scopes: Sequence[Any], function: Callable[..., R], args: Any, kwargs: Any) -> R:
+    """Call a function in scopes, the first one outermost."""
+    if not scopes:
+        return function(*args, **kwargs)
+    name, count = scopes[0]
+    with spyre_hint({name: count}):
+        return _within(scopes[1:], function, args, kwargs)
+
+
 def declared_sizes() -> Mapping[str, int]:
     """The declarations that hold now."""
     return _declared
 
 
 # ---- Checks -------------------------------------------------------------------------------------
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _at_trace_time(function: F) -> F:
@@ -159,6 +225,61 @@ def _scopes_within(
         _check_count(dim, count)
     custom = _traceback.current_meta.get("custom", {})
     return (*custom.get(ANNOTATION, ()), (next(_numbers), dim, count, names or ()))
+
+
+@_at_trace_time
+def _checked_tiles(tiles: tuple[tuple[int, int], ...]) -> str:
+    call = f"coarse_tile(…, tiles={dict(tiles)})"
+    if not tiles:
+        _refuse(call, "it says nothing", "coarse_tile(function, tiles={0: 8})")
+    for dim, count in tiles:
+        if not isinstance(dim, int) or not isinstance(count, int) or count < 1:
+            _refuse(
+                call,
+                "tiles are given as the number of a dimension and a positive number of tiles",
+                "coarse_tile(function, tiles={0: 8})",
+            )
+    return repr(tiles)
+
+
+@_at_trace_time
+def _parameter(function: Callable[..., Any], argument: int | str) -> tuple[int, str]:
+    """Position and name of an argument; of a module those of its `forward`."""
+    try:
+        names = list(inspect.signature(getattr(function, "forward", function)).parameters)
+    except ValueError:  # a builtin does not tell
+        names = []
+    if isinstance(argument, int):
+        return argument, names[argument] if argument < len(names) else ""
+    return names.index(argument) if argument in names else len(names), argument
+
+
+@_at_trace_time
+def _refuse_argument(argument: int | str, name: str) -> NoReturn:
+    _refuse(
+        f"coarse_tile({name}, …, argument={argument!r})",
+        f"{name} was called without a tensor as this argument",
+        "argument=0, or the position or name of the tensor whose dimensions `tiles` counts",
+    )
+
+
+@_at_trace_time
+def _names_and_scopes(
+    counts: str, rank: int, label: str
+) -> tuple[tuple[str | None, ...], tuple[tuple[str, int], ...]]:
+    """Names for the dimensions of a tensor, and tiles for those that have one."""
+    names: list[str | None] = [None] * rank
+    scopes = []
+    for dim, count in ast.literal_eval(counts):
+        if not -rank <= dim < rank:
+            _refuse(
+                f"{label}, tiles={{{dim}: {count}}}",
+                f"the tensor has {rank} dimensions",
+                f"a dimension from {-rank} to {rank - 1}",
+            )
+        name = names[dim] = f"{label}.{dim % rank}"
+        scopes.append((name, count))
+    return tuple(names), tuple(scopes)
 
 
 def _check_count(name: str, count: int) -> None:

@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F  # noqa: N812
 
 import torch_spyre
-from torch_spyre import declare_tensor_dim, hints, name_tensor_dims, spyre_hint
+from torch_spyre import coarse_tile, declare_tensor_dim, hints, name_tensor_dims, spyre_hint
 from torch_spyre._inductor import plan
 from torch_spyre._inductor.dim_names import Dims, Named, follow, named
 from torch_spyre._inductor.errors import HintError, Unsupported
@@ -231,7 +231,7 @@ def test_scopes_nest_with_the_outermost_first() -> None:
         with spyre_hint({"N": 2}), spyre_hint({"M": 8}), spyre_hint({"K": 4}):
             return x @ w
 
-    (op,) = compiled(function, halves(128, 64), halves(64, 64))
+    (op,) = compiled(function, halves(128, 256), halves(256, 128).sign())
     assert [wish[1:] for wish in op.wishes] == [("N", 2, 1), ("M", 8, 0), ("K", 4, 2)]
     assert op.reduced == (2,)
     assert len({wish.scope for wish in op.wishes}) == 3
@@ -297,9 +297,9 @@ def test_attention_is_tiled_by_names_and_not_by_sizes() -> None:
 def test_named_dims_name_what_has_no_inputs() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         with spyre_hint({"N": 2}, named_dims=["M", "N"]):
-            return torch.full((32, 64), 2.0, dtype=torch.half, device=x.device) * x
+            return torch.full((32, 128), 2.0, dtype=torch.half, device=x.device) * x
 
-    (op,) = compiled(function, halves(32, 64))
+    (op,) = compiled(function, halves(32, 128))
     assert [wish[1:] for wish in op.wishes] == [("N", 2, 1)]
 
 
@@ -400,6 +400,86 @@ def test_hints_do_nothing_on_the_cpu() -> None:
 def test_the_package_offers_the_hints() -> None:
     for name in hints.__all__:
         assert getattr(torch_spyre, name) is getattr(hints, name)
+
+
+# ---- coarse_tile --------------------------------------------------------------------------------
+
+
+def tiles_of(function: Callable[..., Any], *args: torch.Tensor) -> list[list[int]]:
+    """Per operation the tiles that are wished for, outermost first."""
+    return [[wish.tiles for wish in op.wishes] for op in compiled(function, *args)]
+
+
+def affine(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x @ w)
+
+
+def test_coarse_tile_needs_no_names() -> None:
+    x, w = halves(128, 256), halves(256, 128).sign()
+    assert tiles_of(coarse_tile(affine, tiles={0: 4}), x, w) == [[4], [4]]
+    assert tiles_of(coarse_tile(affine, tiles={-1: 4}), x, w) == [[4], []]  # k
+    assert tiles_of(coarse_tile(affine, tiles={1: 2}, argument=1), x, w) == [[2], [2]]
+    assert tiles_of(coarse_tile(affine, tiles={0: 4, 1: 2}), x, w) == [[4, 2], [4]]
+
+
+def test_the_argument_is_given_by_position_or_name() -> None:
+    x, w = halves(128, 64), halves(64, 128).sign()
+
+    def by_keyword(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return coarse_tile(affine, tiles={1: 2}, argument=1)(x, w=w)
+
+    assert tiles_of(by_keyword, x, w) == [[2], [2]]
+    assert tiles_of(coarse_tile(affine, tiles={1: 2}, argument="w"), x, w) == [[2], [2]]
+
+
+def test_coarse_tile_decorates_functions_and_modules() -> None:
+    @coarse_tile(tiles={0: 4})
+    def decorated(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    assert decorated.__name__ == "decorated"
+    assert tiles_of(decorated, halves(32, 64)) == [[4]]
+    assert tiles_of(coarse_tile(torch.nn.ReLU(), tiles={0: 4}), halves(32, 64)) == [[4]]
+    assert torch.equal(decorated(torch.ones(3)), torch.full((3,), 2.0))  # eager, elsewhere
+
+
+def test_coarse_tiles_of_two_arguments_nest() -> None:
+    by_rows = coarse_tile(affine, tiles={0: 4})
+    x, w = halves(128, 64), halves(64, 128).sign()
+    assert tiles_of(coarse_tile(by_rows, tiles={1: 2}, argument="w"), x, w) == [[2, 4], [2, 4]]
+
+
+def test_calls_with_tensors_of_other_sizes_have_tiles_of_their_own() -> None:
+    tiled = coarse_tile(torch.relu, tiles={0: 4})
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return tiled(x)[:32].sum() + tiled(x[:64]).sum()
+
+    assert [4] in tiles_of(function, halves(128, 64))
+
+
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    ("tiles", "argument", "why"),
+    [
+        ({2: 4}, 0, "the tensor has 2 dimensions"),
+        ({0: 4}, 2, "without a tensor as this argument"),
+        ({0: 4}, "z", "without a tensor as this argument"),
+    ],
+)
+def test_coarse_tile_refuses_what_the_call_does_not_have(
+    tiles: dict[int, int], argument: int | str, why: str, is_compiled: bool
+) -> None:
+    tiled = coarse_tile(affine, tiles=tiles, argument=argument)
+    run = torch.compile(tiled) if is_compiled else tiled
+    with pytest.raises(HintError, match=why):
+        run(halves(32, 64).to(DEVICE), halves(64, 64).to(DEVICE))
+
+
+@pytest.mark.parametrize("tiles", [{}, {0: 0}, {"M": 4}])
+def test_coarse_tile_refuses_tiles_that_say_nothing(tiles: Any) -> None:
+    with pytest.raises(HintError, match=r"tiles=\{0: 8\}"):
+        coarse_tile(affine, tiles=tiles)
 
 
 # ---- Errors -------------------------------------------------------------------------------------

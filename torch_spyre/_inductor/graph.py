@@ -111,7 +111,7 @@ class Tile(NamedTuple):
     loop: int  # operations of the same loop have the same number
     parts: int
     dim: int  # of the operation's fit
-    share: int  # iterations of the dimension in each part
+    share: int  # iterations of the dimension in each part; 0: it does the same in every part
 
 
 class Wish(NamedTuple):
@@ -172,7 +172,12 @@ class Op:
             return ()
         assert self.fit is not None
         strides = self.fit.walks[operand].strides
-        return tuple(strides[tile.dim] * tile.share for tile in self.tiles)
+        return tuple(strides[tile.dim] * tile.share if tile.share else 0 for tile in self.tiles)
+
+    def loops_moving(self, operand: int) -> Sizes:
+        """The numbers of the loops that take a tensor operand in parts."""
+        steps = zip(self.loops, self.loop_steps(operand), strict=True)
+        return tuple(loop for loop, step in steps if step)
 
     def describe(self) -> str:
         args = ", ".join(o.buffer.name if isinstance(o, Read) else str(o) for o in self.inputs)
@@ -227,11 +232,16 @@ class SpyreGraph:
 
     def temporary(self, size: Sizes, dtype: torch.dtype, stride: Sizes | None = None) -> Buffer:
         """A new buffer for a result inside the graph, dense unless strides are given."""
-        name = f"tmp{self._fresh}"
-        self._fresh += 1
-        buffer = Buffer(name, size, stride or dense(size), dtype, prod(size))
-        self.buffers[name] = buffer
+        buffer = Buffer("", size, stride or dense(size), dtype, prod(size))
+        self.adopt(buffer)
         return buffer
+
+    def adopt(self, buffer: Buffer) -> None:
+        """Take a buffer into the graph, under a new name if it has none."""
+        if not buffer.name:
+            buffer.name = f"tmp{self._fresh}"
+            self._fresh += 1
+        self.buffers[buffer.name] = buffer
 
     def drop_unused_buffers(self) -> None:
         """Forget temporaries that no operation touches any more."""

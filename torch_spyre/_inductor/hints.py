@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_spyre.hints import ANNOTATION, declared_sizes, near
+from torch_spyre.hints import ANNOTATION, GENERATED, declared_sizes, near
 
 from . import config
 from .debug import log
@@ -87,7 +87,7 @@ def follow_names(gm: torch.fx.GraphModule, is_backward: bool = False) -> None:
     backward graph has the scopes of the forward graph but few of its names, so there nothing is
     demanded.
     """
-    given = dict(_naming(gm))
+    given = _given(gm)
     for node in gm.graph.find_nodes(op="call_function", target=_NAME_DIMS):
         gm.graph.erase_node(node)
     scopes = _scopes_in(gm)
@@ -139,6 +139,15 @@ def _naming(gm: torch.fx.GraphModule) -> Iterator[tuple[torch.fx.Node, tuple[str
         yield source, tuple(names)
 
 
+def _given(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, tuple[str, ...]]:
+    """The names of nodes; where several calls name a dimension, the last one's holds."""
+    given: dict[torch.fx.Node, tuple[str, ...]] = {}
+    for node, names in _naming(gm):
+        before = given.get(node, names)
+        given[node] = tuple(new or old for new, old in zip(names, before, strict=True))
+    return given
+
+
 def _names_in_scope(node: torch.fx.Node) -> tuple[str, ...] | None:
     """Names for the result of an operation without inputs, of the innermost scope that has any."""
     value = node.meta.get("val")
@@ -176,7 +185,7 @@ def _check(nodes: Iterable[torch.fx.Node]) -> None:
 
 def _check_size(name: str, size: Size, known: Size, node: torch.fx.Node) -> None:
     known = declared_sizes().get(name, known)
-    if size != known:
+    if size != known and not name.startswith(GENERATED):
         raise HintError(
             f"a dimension {name} that is {size} long",
             f"{name} is also the name of one that is {known} long",

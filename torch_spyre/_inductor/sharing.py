@@ -112,7 +112,9 @@ def volume(boxes: Boxes) -> Volume:
 
 def together(parts: Sequence[Boxes]) -> Boxes | None:
     """What each core has of a tensor that several operations write; None if a core lacks a part of
-    the box around its own, or wrote it twice."""
+    the box around its own, or wrote it twice. Writing the very same again, on all cores alike, as
+    accumulators do, is no second part."""
+    parts = list(dict.fromkeys(parts))
     if len(parts) == 1:
         return parts[0]
     key = tuple(map(id, parts))

@@ -3,39 +3,21 @@
 What such a run makes and uses inside the loop is as large as one part, so that it fits in the
 scratchpads where the whole would not. Which dimensions of two operations are the same is told by
 the tensors between them: a part of the one must be a part of the other, in every iteration.
+A reduction may take part with what it reduces (see `accumulators`); its result is there after the
+loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
 from typing import NamedTuple
 
-from torch_spyre import ir
-
-from .graph import Buffer, Fit, Op, Sizes, Tile
+from .accumulators import Accumulation, accumulated_dims, accumulation
+from .graph import Buffer, Fit, Op, Sizes, SpyreGraph, Tile
+from .parts import tiled
 from .sharing import Box, Division, boxes_of
-
-
-def tiled(fit: Fit, dim: int, count: int) -> Fit | None:
-    """One of `count` equal parts of an operation along a dimension; None if it has none.
-
-    Parts of a stick dimension are whole sticks.
-    """
-    plan = fit.plan
-    extent = plan.extents[dim]
-    if extent % count or dim == fit.lane:
-        return None
-    extents = (*plan.extents[:dim], extent // count, *plan.extents[dim + 1 :])
-    if dim != fit.stick:
-        return Fit(replace(plan, extents=extents), fit.where)
-    if isinstance(plan, ir.MatmulAligned):
-        if plan.n_length != extent * plan.lanes:
-            return None
-        return Fit(replace(plan, extents=extents, n_length=plan.n_length // count), fit.where)
-    if plan.length is None or plan.length != extent * plan.lanes:
-        return None
-    return Fit(replace(plan, extents=extents, length=plan.length // count), fit.where)
 
 
 @dataclass
@@ -46,27 +28,48 @@ class Loop:
     before: list[Op] = field(default_factory=list)
     inside: dict[Op, int] = field(default_factory=dict)  # with the dimension that is tiled
     after: list[Op] = field(default_factory=list)
+    totals: dict[Op, Accumulation] = field(default_factory=dict)  # of reductions inside
 
-    def apply(self, number: int) -> list[Op]:
+    def apply(self, number: int, graph: SpyreGraph) -> list[Op]:
         """Put the operations into the loop; returns all of them in their new order."""
+        body: list[Op] = []
         for op, dim in self.inside.items():
+            body.append(op)
+            if op in self.totals:
+                self.totals[op].apply(number, graph)
+                body.append(self.totals[op].combine.op)
+                continue
             assert op.fit is not None
             part = tiled(op.fit, dim, self.count)
             assert part is not None
             op.fit = part
             op.tiles = (*op.tiles, Tile(number, self.count, dim, part.extents[dim]))
-        return [*self.before, *self.inside, *self.after]
+        totals = self.totals.values()
+        fills, finishes = [made.fill.op for made in totals], [made.finish.op for made in totals]
+        return [*self.before, *fills, *body, *finishes, *self.after]
+
+    @property
+    def changed(self) -> list[Op]:
+        """Operations that `apply` changes or makes."""
+        return [*self.inside, *(op for made in self.totals.values() for op in made.made)]
 
 
 def find_loop(
-    ops: Sequence[Op], seed: Op, dim: int, count: int, only: Container[Op] | None = None
+    ops: Sequence[Op],
+    seed: Op,
+    dim: int,
+    count: int,
+    only: Container[Op] | None = None,
+    accumulates: bool = False,
 ) -> Loop | None:
     """The loop over `count` parts of a dimension of the seed, with all that can join it; of
     those in `only`, if given. A seed that is in a loop gets another within that.
 
-    None if some operation would have to be both before and after it.
+    The seed may be a reduction and the dimension one that it reduces; others join so if the loop
+    `accumulates`. None if the dimension has no such parts, or if some operation would have to be
+    both before and after the loop.
     """
-    return _Finder(ops, seed, count, only).find(dim)
+    return _Finder(ops, seed, count, only, accumulates).find(dim)
 
 
 class _Part(NamedTuple):
@@ -77,12 +80,21 @@ class _Part(NamedTuple):
 
 
 class _Finder:
-    def __init__(self, ops: Sequence[Op], seed: Op, count: int, only: Container[Op] | None) -> None:
+    def __init__(
+        self,
+        ops: Sequence[Op],
+        seed: Op,
+        count: int,
+        only: Container[Op] | None,
+        accumulates: bool,
+    ) -> None:
         self.ops = ops
         self.seed = seed
         self.only = only
+        self.accumulates = accumulates
         self.loop = Loop(count)
         self.made: dict[Buffer, _Part] = {}  # by the loop
+        self.totals: set[Buffer] = set()  # that are there after the loop
         self.readers: dict[Buffer, list[Op]] = {}
         self.writers: dict[Buffer, list[Op]] = {}
         for op in ops:
@@ -111,16 +123,29 @@ class _Finder:
         return loop if self._keeps_order() else None
 
     def _join(self, op: Op, dim: int) -> bool:
-        """Put an operation into the loop if its result can be made in parts."""
+        """Put an operation into the loop if its result can be made in parts, or added up."""
         if op.loops != self.seed.loops or (self.only is not None and op not in self.only):
             return False
-        if dim not in tile_dims(op) or op.output.buffer in self.made:
+        if op.output.buffer in self.made or op.output.buffer in self.totals:
+            return False
+        if dim in accumulated_dims(op):
+            return self._join_accumulating(op, dim)
+        if dim not in tile_dims(op):
             return False
         part = self._part(op, len(op.tensors) - 1, dim)
         if part is None or part.step <= 0:
             return False
         self.loop.inside[op] = dim
         self.made[op.output.buffer] = part
+        return True
+
+    def _join_accumulating(self, op: Op, dim: int) -> bool:
+        made = accumulation(op, dim, self.loop.count)
+        if made is None:
+            return False
+        self.loop.inside[op] = dim
+        self.loop.totals[op] = made
+        self.totals.add(op.output.buffer)
         return True
 
     def _part(self, op: Op, operand: int, dim: int) -> _Part | None:
@@ -132,7 +157,7 @@ class _Finder:
         return _Part(whole_box(part, operand), step)
 
     def _place(self, unit: list[Op]) -> None:
-        late = {other.output.buffer for other in self.loop.after}
+        late = self.totals.union(other.output.buffer for other in self.loop.after)
         touched = {tensor.buffer for op in unit for tensor in op.tensors}
         if not touched.isdisjoint(late):
             self.loop.after += unit
@@ -142,7 +167,10 @@ class _Finder:
             self.loop.after += unit
 
     def _joins_somehow(self, op: Op) -> bool:
-        return any(self._reads_parts(op, dim) and self._join(op, dim) for dim in tile_dims(op))
+        dims = tile_dims(op)
+        if self.accumulates:
+            dims += accumulated_dims(op)
+        return any(self._reads_parts(op, dim) and self._join(op, dim) for dim in dims)
 
     def _reads_parts(self, op: Op, dim: int) -> bool:
         """Does each part of an operation read just what the same part of the loop has made?"""
@@ -207,14 +235,18 @@ def whole_box(fit: Fit, operand: int) -> Box:
     return boxes_of(fit, operand, division)[0]
 
 
-def loop_span(ops: Sequence[Op]) -> dict[Op, tuple[int, int]]:
-    """For operations in loops: the first and last position of their outermost loop."""
+def new_loops(ops: Sequence[Op]) -> Iterator[int]:
+    """Numbers for loops that are none of those there."""
+    return count(1 + max((loop for op in ops for loop in op.loops), default=-1))
+
+
+def loop_spans(ops: Sequence[Op]) -> dict[Op, list[tuple[int, int]]]:
+    """The first and last position of the loops around each operation, outermost first."""
     spans: dict[int, tuple[int, int]] = {}
     for i, op in enumerate(ops):
-        if op.tiles:
-            loop = op.loops[0]
+        for loop in op.loops:
             spans[loop] = (spans.get(loop, (i, i))[0], i)
-    return {op: spans[op.loops[0]] for op in ops if op.tiles}
+    return {op: [spans[loop] for loop in op.loops] for op in ops}
 
 
 def moves_in_loop(op: Op, operand: int) -> bool:

@@ -26,6 +26,7 @@ from torch_spyre.ir.spec import (
     Origin,
     TensorArg,
 )
+from torch_spyre.ir.splits import SPAN_LIMIT
 
 from .. import config
 from ..division import work_division
@@ -96,7 +97,7 @@ class _Writer:
             if isinstance(value, Constant):
                 args.append(ConstantArg(_domain(value), _bits(value)))
             elif isinstance(value, Index):
-                args.append(_iota(value, fit))
+                args.append(_iota(value, op, fit))
             else:
                 args.append(self._tensor(op, next(tensors), is_input=True))
         args.append(self._tensor(op, next(tensors), is_input=False))
@@ -110,7 +111,10 @@ class _Writer:
                 lanes=fit.lanes,
                 lane=fit.lane,
                 reduced=fit.reduced,
-                masks=op.masks,
+                masks=tuple(
+                    msgspec.structs.replace(mask, loop_positions=_loop_positions(op, mask.dim))
+                    for mask in op.masks
+                ),
                 rows=op.rows,
                 core_order=op.core_order,
                 origin=_named(op),
@@ -205,7 +209,28 @@ class _Walk:
 
 def _nests(op: Op) -> list[ir.Nest]:
     accesses = [op.output.access(), op.reads[0].access()]
-    return ir.pieces(op.extents, accesses, merged=False)
+    nests = ir.pieces(op.extents, accesses, merged=False)
+    return [part for nest in nests for part in _within_span(nest, op.output.buffer.format.nbytes)]
+
+
+def _within_span(nest: ir.Nest, nbytes: int) -> list[ir.Nest]:
+    """A nest in halves, until one core can address what each of them touches."""
+    reaches = [
+        [abs(step) * (n - 1) * nbytes for n, step in zip(nest.extents, strides, strict=True)]
+        for strides in nest.strides
+    ]
+    over = [reach for reach in reaches if sum(reach) + STICK_BYTES > SPAN_LIMIT]
+    if not over:
+        return [nest]
+    dim = over[0].index(max(over[0]))
+    half = nest.extents[dim] // 2
+    parts = []
+    for start, n in ((0, half), (half, nest.extents[dim] - half)):
+        extents = (*nest.extents[:dim], n, *nest.extents[dim + 1 :])
+        moved = zip(nest.offsets, nest.strides, strict=True)
+        offsets = tuple(offset + start * strides[dim] for offset, strides in moved)
+        parts += _within_span(nest._replace(extents=extents, offsets=offsets), nbytes)
+    return parts
 
 
 def _move_slices(op: Op, extents: Sizes, into: _Walk, source: _Walk) -> Sizes:
@@ -216,6 +241,14 @@ def _move_slices(op: Op, extents: Sizes, into: _Walk, source: _Walk) -> Sizes:
 def _loop_bytes(op: Op, operand: int) -> Sizes:
     nbytes = op.tensors[operand].buffer.format.nbytes
     return tuple(step * nbytes for step in op.loop_steps(operand))
+
+
+def _loop_positions(op: Op, dim: int) -> Sizes:
+    """Positions along a dimension by which each loop goes on; none if no loop takes it in parts."""
+    assert op.fit is not None
+    unit = op.fit.lanes if dim in (op.fit.stick, op.fit.lane) else 1
+    steps = tuple(tile.share * unit if tile.dim == dim else 0 for tile in op.tiles)
+    return steps if any(steps) else ()
 
 
 def _reach(op: Op, operand: int) -> int:
@@ -260,7 +293,8 @@ def _bits(value: Constant) -> int:
         return 0x7F800000 if number > 0 else 0xFF800000
 
 
-def _iota(value: Index, fit: Fit) -> IotaArg:
+def _iota(value: Index, op: Op, fit: Fit) -> IotaArg:
     """The count along the one loop of its operation, which its one dimension stems from."""
     (step,) = value.strides
-    return IotaArg(value.offset, tuple(step for _ in fit.extents))
+    in_loops = tuple(step * n for n in _loop_positions(op, 0))
+    return IotaArg(value.offset, tuple(step for _ in fit.extents), in_loops)

@@ -9,7 +9,7 @@ from .common import merge_equal_operations
 from .constants import promote_constants
 from .copies import forward_widening_copies
 from .dead_code import eliminate_dead_code
-from .division import span_reduction, work_distribution
+from .division import work_distribution
 from .guarantees import check
 from .kernels import group_into_kernels
 from .layouts import propagate_spyre_tensor_layouts
@@ -18,7 +18,9 @@ from .padding import pad_matmul_operands
 from .pool import pool_planning
 from .restickify import insert_restickifies
 from .scratchpad import scratchpad_planning
+from .spans import span_reduction
 from .tiling import plan_together
+from .wishes import tile_as_wished
 
 
 def plan_cores_and_memory(graph: SpyreGraph) -> None:
@@ -43,6 +45,7 @@ PASSES = (
     pad_matmul_operands,
     order_for_locality,
     group_into_kernels,
+    tile_as_wished,
     span_reduction,
     plan_cores_and_memory,
     pool_planning,

@@ -32,34 +32,11 @@ _RINGS = (4, 8, 16, 32)
 _SMALL_RING = 8
 
 
-def span_reduction(graph: SpyreGraph) -> None:
-    """Split operations until no core spans more than 256 MiB of any tensor.
-
-    Needs: `op.fit`.  Leaves: `op.slices` with the fewest slices that satisfy the limit; 1 for
-    operations within it.
-    """
-    for op in graph.ops:
-        if op.fit is None:
-            continue
-        fewest = least_slices(op)
-        if fewest is None:
-            from ..errors import Unsupported  # its base is Dynamo's: only where it is needed
-
-            raise Unsupported(
-                f"{op.origin.aten or op.opcode} on tensors of this size",
-                "a core can address 256 MiB of each tensor, and there are not enough cores",
-                origin=op.origin,
-                tensors=tuple(tensor.buffer.describe() for tensor in op.tensors),
-                way_out="more cores (SENCORES), or smaller tensors: split the batch",
-            )
-        op.slices = fewest
-
-
 def least_slices(op: Op) -> Sizes | None:
     """The fewest slices with which no core spans too much of a tensor; None if there are none."""
     assert op.fit is not None
     spans = [_span(op, i) for i in range(len(op.tensors))]
-    for may in (_splittable(op), _splittable_in_rings(op)):
+    for may in (splittable(op), _splittable_in_rings(op)):
         fewest = span_slices(op.fit.extents, spans, config.sencores, splittable=may)
         if fewest is not None:
             return fewest
@@ -74,7 +51,7 @@ def _span(op: Op, operand: int) -> ir.Span:
     return ir.Span(tuple(step * nbytes for step in walk.strides), inner)
 
 
-def _splittable(op: Op) -> Sequence[bool]:
+def splittable(op: Op) -> Sequence[bool]:
     """Where every core has results of its own: not along dimensions where they stand still."""
     fit = op.fit
     assert fit is not None
@@ -98,7 +75,7 @@ def _splittable_in_rings(op: Op) -> tuple[bool, ...]:
     long = [i for i in fit.reduced if fit.extents[i] > 1]
     if op.kind == "matmul" and long != [fit.lane]:
         long = []
-    return tuple(may or i in long for i, may in enumerate(_splittable(op)))
+    return tuple(may or i in long for i, may in enumerate(splittable(op)))
 
 
 def work_distribution(graph: SpyreGraph) -> None:
@@ -126,7 +103,8 @@ class _Divider:
     """
 
     def __init__(self, ops: Sequence[Op]) -> None:
-        self.ops = ops
+        # What reads nothing has no division of its own that it would miss: it follows its readers.
+        self.ops = sorted(ops, key=lambda op: not op.reads)
         self.least = {op: op.slices for op in ops}
         self.may = {op: _splittable_in_rings(op) for op in ops}
         self.uses: dict[Buffer, list[tuple[Op, int]]] = {}
@@ -236,7 +214,7 @@ class _Divider:
         if known is not None:
             return known
         assert op.fit is not None
-        least, may = self.least[op], _splittable(op)
+        least, may = self.least[op], splittable(op)
         if any(count > 1 and not ok for count, ok in zip(least, may, strict=True)):
             may = _splittable_in_rings(op)  # the span limit asks for it
         own = work_division(op.fit.extents, may, config.sencores, least)

@@ -8,7 +8,7 @@ from torch_spyre.ir.spec import Allocation
 
 from ..graph import Buffer, SpyreGraph
 from ..scratchpad.solvers import Request, plan_pool
-from ..tiling import loop_span
+from ..tiling import loop_spans
 
 
 def pool_planning(graph: SpyreGraph) -> None:
@@ -24,14 +24,14 @@ def pool_planning(graph: SpyreGraph) -> None:
     for kernel, stretch in groupby(graph.ops, key=lambda op: op.kernel):
         requests: dict[Buffer, Request] = {}
         ops = list(stretch)
-        spans = loop_span(ops)
+        spans = loop_spans(ops)
         for i, op in enumerate(ops):
             for tensor in op.tensors:
                 buffer = tensor.buffer
                 is_pooled = buffer.is_temporary and buffer.place is None
                 if is_pooled and len(kernels[buffer]) == 1:
                     # A loop touches its tensors in every iteration.
-                    start, end = spans.get(op, (i, i))
+                    start, end = (*spans[op], (i, i))[0]
                     first = requests[buffer].first if buffer in requests else start
                     requests[buffer] = Request(buffer.name, buffer.nbytes, first, end)
         offsets, total = plan_pool(list(requests.values()))

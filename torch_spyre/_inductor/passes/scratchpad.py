@@ -17,7 +17,7 @@ from ..graph import Buffer, Fit, Op, Read, SpyreGraph, Tile
 from ..price import nanoseconds, traffic
 from ..scratchpad.solvers import Request, lx_capacity, solver
 from ..sharing import Box, Boxes, Division, LocalSlice, boxes, boxes_of, together, widest
-from ..tiling import loop_span
+from ..tiling import loop_spans
 
 
 def scratchpad_planning(graph: SpyreGraph) -> None:
@@ -291,7 +291,8 @@ def why_not_lx(graph: SpyreGraph, buffer: Buffer, ops: Sequence[Op]) -> str:
     if any(writer.fit is None for writer in writers):
         return "it is written element by element (restickify)"
     writer = writers[0]
-    if any(other.loops != writer.loops for other in writers):
+    moving = writer.loops_moving(len(writer.tensors) - 1)
+    if any(other.loops_moving(len(other.tensors) - 1) != moving for other in writers):
         return f"{len(writers)} operations in different loops write parts of it"
     owners = _owners(writers)
     if owners is None:
@@ -307,11 +308,11 @@ def why_not_lx(graph: SpyreGraph, buffer: Buffer, ops: Sequence[Op]) -> str:
                 return "it is indirectly addressed (gather)"
             if any(step < 0 for step in op.fit.walks[operand].strides):
                 return f"{op.opcode} walks through it backwards"
-            if op.loops != writer.loops:
-                if writer.tiles:
+            taking = op.loops_moving(operand)
+            if taking != moving:
+                if moving:
                     return "it is read outside of the loop that writes it in parts"
-                if any(op.loop_steps(operand)):
-                    return "a loop takes it in parts"
+                return "a loop takes it in parts"
             reason = owner.why_not(boxes(op, operand))
             if reason is not None:
                 return f"{op.opcode} of {op.output.buffer.name}: {reason}"
@@ -341,14 +342,14 @@ def _lifetimes(ops: Sequence[Op]) -> tuple[dict[Buffer, int], dict[Buffer, int]]
     """First write and last use of everything that is written here, by position."""
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
-    spans = loop_span(ops)
+    spans = loop_spans(ops)
     for i, op in enumerate(ops):
-        start, end = spans.get(op, (i, i))
         first.setdefault(op.output.buffer, i)
         for tensor in op.tensors:
             # The next iteration wants again what was made before the loop.
-            is_older = first.get(tensor.buffer, i) < start
-            last[tensor.buffer] = max(last.get(tensor.buffer, i), end if is_older else i)
+            made = first.get(tensor.buffer, i)
+            end = next((end for start, end in spans[op] if made < start), i)
+            last[tensor.buffer] = max(last.get(tensor.buffer, i), end)
     return first, last
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, groupby
+from itertools import groupby, product
 from math import prod
 
 from .. import config
 from ..graph import Op, SpyreGraph
 from ..price import nanoseconds
 from ..sharing import forget_boxes
-from ..tiling import Loop, find_loop, tile_dims
+from ..tiling import Loop, find_loop, new_loops, tile_dims
 from .division import divide_kernel, least_slices
 from .scratchpad import place_kernel
 
@@ -34,7 +34,7 @@ def plan_together(graph: SpyreGraph) -> None:
     `scratchpad_planning` leave, and `op.tiles`.
     """
     forget_boxes()
-    numbers = count()
+    numbers = new_loops(graph.ops)
     planned: list[Op] = []
     for _, stretch in groupby(graph.ops, key=lambda op: op.kernel):
         planned += _Kernel(graph, list(stretch), numbers).plan()
@@ -56,7 +56,7 @@ class _State:
     def __init__(self, graph: SpyreGraph, ops: Sequence[Op]) -> None:
         self.graph = graph
         self.ops = [
-            (op, list(op.inputs), op.output, op.fit, op.slices, op.core_order, op.tiles)
+            (op, list(op.inputs), op.output, op.masks, op.fit, op.slices, op.core_order, op.tiles)
             for op in ops
         ]
         self.buffers = dict(graph.buffers)
@@ -69,8 +69,8 @@ class _State:
         self.graph.buffers = dict(self.buffers)
         for buffer, place, local, why in self.places:
             buffer.place, buffer.local, buffer.why_not_lx = place, local, why
-        for op, inputs, output, fit, slices, order, tiles in self.ops:
-            op.inputs, op.output, op.fit = list(inputs), output, fit
+        for op, inputs, output, masks, fit, slices, order, tiles in self.ops:
+            op.inputs, op.output, op.masks, op.fit = list(inputs), output, masks, fit
             op.slices, op.core_order, op.tiles = slices, order, tiles
 
 
@@ -81,6 +81,7 @@ class _Cut:
     seed: Op
     dim: int
     parts: int
+    accumulates: bool = False  # reductions join with what they reduce
 
 
 Loops = list[tuple[int, Loop]]
@@ -92,12 +93,11 @@ class _Kernel:
         self.ops = ops
         self.numbers = numbers
         self.start = _State(graph, ops)
-        self.wished = self._wished()
         self.attempts = max(BUDGET // max(len(ops), 1), LEAST_ATTEMPTS)
         self.tried: dict[tuple[_Cut, ...], float] = {}
 
     def plan(self) -> list[Op]:
-        self.best, self.cuts = self._try(self.wished), tuple[_Cut, ...]()
+        self.best, self.cuts = self._try([]), tuple[_Cut, ...]()
         large = self._large()
         if large:
             self._search(large)
@@ -107,7 +107,7 @@ class _Kernel:
 
     def _large(self) -> list[Op]:
         """Operations with results that may not fit, the largest first."""
-        self._in_loops(self.wished)
+        self.start.restore()
         large = [
             op
             for op in self.ops
@@ -121,14 +121,15 @@ class _Kernel:
     def _search(self, large: list[Op]) -> None:
         """Loops for all large results at first, so that they fit in the room that is left to them;
         then each loop by itself."""
-        axes = {axis: self._attempt(self._cuts(large, SIZES[0], axis)) for axis in range(AXES)}
-        axis = min(axes, key=lambda axis: axes[axis])
+        ways = list(product((False, True), range(AXES)))
+        prices = {way: self._attempt(self._cuts(large, SIZES[0], *way)) for way in ways}
+        way = min(ways, key=lambda way: prices[way])
         for size in SIZES[1:]:
-            self._attempt(self._cuts(large, size, axis))
+            self._attempt(self._cuts(large, size, *way))
         for seed in large:
             if self._is_costly(seed):
                 half = seed.output.buffer.nbytes // (2 * config.sencores)
-                self._attempt((*self.cuts, *self._cuts([seed], half, axis)))
+                self._attempt((*self.cuts, *self._cuts([seed], half, *way)))
         is_better = bool(self.cuts)
         while is_better and self.attempts > 0:
             is_better = False
@@ -147,9 +148,9 @@ class _Kernel:
         time = 2 * buffer.nbytes / BYTES_PER_NANOSECOND
         return buffer.local is None and not op.tiles and time > LEAST_SHARE * self.best.price
 
-    def _cuts(self, large: list[Op], size: int, axis: int) -> tuple[_Cut, ...]:
+    def _cuts(self, large: list[Op], size: int, accumulates: bool, axis: int) -> tuple[_Cut, ...]:
         """Loops in which no result is larger than that, per core."""
-        self._in_loops(self.wished)
+        self.start.restore()
         cuts = []
         inside: set[Op] = set()
         ops = self.ops
@@ -163,12 +164,12 @@ class _Kernel:
             parts = next((n for n in _counts(seed.fit.extents[dim]) if n >= wanted), None)
             if parts is None:
                 continue
-            loop = find_loop(ops, seed, dim, parts)
+            loop = find_loop(ops, seed, dim, parts, accumulates=accumulates)
             if loop is None or len(loop.inside) < 2:
                 continue
             inside.update(loop.inside)
-            ops = _apply(next(self.numbers), loop)
-            cuts.append(_Cut(seed, dim, parts))
+            ops = self._apply(next(self.numbers), loop)
+            cuts.append(_Cut(seed, dim, parts, bool(loop.totals)))
         return tuple(cuts)
 
     def _attempt(self, cuts: tuple[_Cut, ...]) -> float:
@@ -178,30 +179,19 @@ class _Kernel:
         if self.attempts <= 0 or not cuts:
             return self.best.price
         self.attempts -= 1
-        loops = list(self.wished)
-        ops = self._in_loops(loops)
+        loops: Loops = []
+        self.start.restore()
+        ops = self.ops
         for cut in cuts:
-            loop = find_loop(ops, cut.seed, cut.dim, cut.parts)
+            loop = find_loop(ops, cut.seed, cut.dim, cut.parts, accumulates=cut.accumulates)
             if loop is not None and not cut.seed.tiles:
                 loops.append((next(self.numbers), loop))
-                ops = _apply(*loops[-1])
+                ops = self._apply(*loops[-1])
         plan = self._try(loops)
         self.tried[cuts] = plan.price
         if plan.price < self.best.price:
             self.best, self.cuts = plan, cuts
         return plan.price
-
-    def _wished(self) -> Loops:
-        """The loops that hints ask for, outer ones first."""
-        loops: Loops = []
-        wishes = {wish for op in self.ops for wish in _tiles_of(op)}
-        for scope, name, tiles in sorted(wishes):
-            ops = self._in_loops(loops)
-            members = [op for op in ops if (scope, name, tiles) in _tiles_of(op)]
-            loop = _loop_of_wish(ops, members, name, tiles)
-            loops.append((next(self.numbers), loop))
-        self.start.restore()
-        return loops
 
     def _try(self, loops: Loops) -> _Plan:
         """Plan the kernel with these loops."""
@@ -215,7 +205,13 @@ class _Kernel:
         self.start.restore()
         ops = self.ops
         for number, loop in loops:
-            ops = _apply(number, loop)
+            ops = self._apply(number, loop)
+        return ops
+
+    def _apply(self, number: int, loop: Loop) -> list[Op]:
+        ops = loop.apply(number, self.graph)
+        for op in loop.changed:
+            op.slices = least_slices(op) or op.slices
         return ops
 
 
@@ -226,45 +222,6 @@ def _variants(cut: _Cut) -> list[tuple[_Cut, ...]]:
     at = counts.index(cut.parts) if cut.parts in counts else 0
     near = [counts[i] for i in (at - 1, at + 1) if 0 <= i < len(counts)]
     return [(), *((replace(cut, parts=parts),) for parts in near)]
-
-
-def _tiles_of(op: Op) -> set[tuple[int, str, int]]:
-    return {(wish.scope, wish.dim_name, wish.tiles) for wish in op.wishes if wish.tiles > 1}
-
-
-def _loop_of_wish(ops: list[Op], members: list[Op], name: str, tiles: int) -> Loop:
-    """A loop around the operations of a hint's scope, from the first that can be its seed."""
-    for seed in members:
-        for dim in _dims_of_wish(seed, name, tiles):
-            loop = find_loop(ops, seed, dim, tiles, only=members)
-            if loop is not None:
-                return loop
-    from ..errors import Unsupported  # its base is Dynamo's: only where it is needed
-
-    raise Unsupported(
-        f"spyre_hint(num_tiles_per_dim={{{name!r}: {tiles}}})",
-        f"none of the operations in its scope can be taken in {tiles} equal parts of {name!r}: the "
-        "parts must be whole sticks, and what one operation makes in parts the next must read so",
-        origin=members[0].origin,
-        tensors=tuple(op.output.buffer.describe() for op in members),
-        way_out="another number of tiles, another dimension, or fewer operations in the scope",
-    )
-
-
-def _dims_of_wish(op: Op, name: str, tiles: int) -> list[int]:
-    """The dimensions that a wish's loop became, outermost first."""
-    if op.fit is None:
-        return []
-    loops = {wish.output_dim for wish in op.wishes if (wish.dim_name, wish.tiles) == (name, tiles)}
-    dims = tile_dims(op)
-    return [dim for dim in dims if op.fit.plan.variables[dim] in loops]
-
-
-def _apply(number: int, loop: Loop) -> list[Op]:
-    ops = loop.apply(number)
-    for op in loop.inside:
-        op.slices = least_slices(op) or op.slices
-    return ops
 
 
 def _counts(extent: int) -> list[int]:
