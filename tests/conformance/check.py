@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree
 
 from tests.conformance.compare import Reference, mismatch, name_equals
-from tests.conformance.device_tests import calls
+from tests.conformance.device_tests import calls, clear_faults
 from tests.conformance.expected import expectation
 from tests.conformance.results import Entry, Status
 from tests.conformance.samples import ALL_DTYPES, CARD_DTYPES, DEVICE, Inputs, inputs_of, operations
@@ -130,7 +130,7 @@ def _outcome(name: str, dtype: str, variant: Variant, inputs: Inputs, like: Any)
         views = _views_lost(result, on_card, reference.narrow, after)
         result = _pytree.tree_map(_to_host, result)
     except Exception as error:
-        _clear_faults()
+        clear_faults()
         if expected.check == "refused" and isinstance(error, NotImplementedError):
             return Outcome(Status.REFUSED)
         return _judge_error(error, needs)
@@ -147,14 +147,6 @@ def _outcome(name: str, dtype: str, variant: Variant, inputs: Inputs, like: Any)
 def _settled(inputs: Inputs, position: int, result: Any, reference: Any) -> Any:
     given = inputs.kwargs.get("dim", inputs.args[position] if len(inputs.args) > position else -1)
     return name_equals(inputs.args[0], given, result, reference)
-
-
-def _clear_faults() -> None:
-    """A fault of the card stays until a reset, and would be charged to the next call."""
-    try:
-        torch.spyre.synchronize()
-    except Exception:
-        torch.spyre.reset()
 
 
 def _to_host(value: Any) -> Any:

@@ -150,10 +150,14 @@ def scaled(name: str, operands: tuple[str, ...], card: str, bools: Expression | 
 
 
 def activation(
-    name: str, operands: tuple[str, ...], floats: Expression, ints: Expression | None = None
+    name: str,
+    operands: tuple[str, ...],
+    floats: Expression,
+    ints: Expression | None = None,
+    by_value: tuple[str, ...] = (),
 ) -> Pointwise:
     """A function with parameters that don't take part in type promotion."""
-    return Pointwise(name, operands, Formula(floats, ints), common=("self",))
+    return Pointwise(name, operands, Formula(floats, ints), common=("self",), by_value=by_value)
 
 
 def gradient(

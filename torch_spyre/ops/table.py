@@ -232,6 +232,7 @@ ARITHMETIC: tuple[Entry, ...] = (
                 ("mul", "self", 0.0),  # NaN stays
             ),
         ),
+        by_value=("lambd",),  # a negative one is refused
     ),
     Pointwise("_prelu_kernel", ("self", "weight"), Formula("leaky_relu")),
     # Three operands.

@@ -7,11 +7,10 @@
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <torch/library.h>
 
-#include <cmath>
 #include <initializer_list>
 #include <tuple>
 
-#include "operation.h"
+#include "runtime/operation.h"
 
 namespace spyre {
 namespace {

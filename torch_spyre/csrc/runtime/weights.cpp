@@ -59,9 +59,14 @@ void lay_out_weight(const std::string& operation, const std::vector<c10::IValue>
       *default_layout(weight.sizes(), weight.strides(), weight.scalar_type())) {
     return;  // somebody chose another
   }
+  const auto layout = SpyreTensorLayout::from_host(weight.sizes().vec(), weight.strides().vec(),
+                                                   device_format(weight.scalar_type()), {1, 0});
   while_only_thread([&] {
-    set_layout(weight, SpyreTensorLayout::from_host(weight.sizes().vec(), weight.strides().vec(),
-                                                    device_format(weight.scalar_type()), {1, 0}));
+    try {
+      set_layout(weight, layout);
+    } catch (const c10::OutOfMemoryError&) {
+      return;  // no room for it twice: it stays as it is
+    }
     card_storage(weight.storage()).is_settled = true;  // of the new block
   });
 }
