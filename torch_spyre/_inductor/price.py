@@ -69,6 +69,8 @@ def _step(op: Op) -> Any:
                 step.a_bytes, step.a_broadcast = in_memory, sharers
             else:
                 step.b_bytes, step.b_broadcast = in_memory, sharers
+    if op.collection is not None:
+        _describe_relayout(op, op.collection.owners, step)
     shares = [-(-n // s) for n, s in zip(op.fit.extents, op.slices, strict=True)]
     describe_work(op, shares, step)
     if op.tiles and op.kind != "matmul" and step.bytes_read + step.bytes_written:
@@ -86,12 +88,21 @@ def describe_work(op: Op, shares: Sequence[int], step: Any) -> None:
         _describe_matmul(op, shares, step)
         results = step.batch * step.m * step.n
     else:
-        if op.kind != "restickify":
+        if op.kind not in ("restickify", "relayout"):
             step.sfp_elements = prod(shares) * fit.lanes
         results = prod(s for i, s in enumerate(shares) if i not in fit.reduced) * fit.lanes
     step.k_split = partners(op, op.slices)
     if step.k_split > 1:
         step.output_elements = results
+
+
+def _describe_relayout(op: Op, owners: Sequence[Sequence[int]], step: Any) -> None:
+    """What a core takes from itself does not go round."""
+    step.relayout_split = len(owners[0])
+    step.relayout_bytes = sum(
+        _bytes(box) // len(row) * sum(owner != core for owner in row)
+        for core, (box, row) in enumerate(zip(boxes(op, 0), owners, strict=True))
+    )
 
 
 def _describe_matmul(op: Op, shares: Sequence[int], step: Any) -> None:

@@ -18,6 +18,7 @@ from ..price import nanoseconds, traffic
 from ..scratchpad.solvers import Request, lx_capacity, solver
 from ..sharing import Box, Boxes, Division, LocalSlice, boxes, boxes_of, together, widest
 from ..tiling import loop_span
+from .relayout import relayout
 
 
 def scratchpad_planning(graph: SpyreGraph) -> None:
@@ -44,13 +45,17 @@ def place_kernel(graph: SpyreGraph, ops: list[Op]) -> list[Op]:
 
 @dataclass
 class _Clone:
-    """A copy between LPDDR5 and LX for the sake of some operations, and how to do without it."""
+    """Copies into or out of LX for the sake of some operations, and how to do without them."""
 
-    buffer: Buffer
-    copy: Op
+    buffers: Sequence[Buffer]  # that must be in LX
+    copies: Sequence[Op]
     served: Sequence[Op]  # and who makes what is copied
     redo: Callable[[], None]
     undo: Callable[[], None]
+
+    @property
+    def is_placed(self) -> bool:
+        return all(buffer.place is not None for buffer in self.buffers)
 
     @property
     def pays(self) -> bool:
@@ -58,7 +63,7 @@ class _Clone:
         self.undo()
         without = nanoseconds(self.served)
         self.redo()
-        return nanoseconds((self.copy, *self.served)) < without
+        return nanoseconds((*self.copies, *self.served)) < without
 
 
 @dataclass
@@ -69,6 +74,7 @@ class _Kernel:
 
     def plan(self) -> list[Op]:
         if config.boundary_clones:
+            self._relayout_results()
             self._clone_inputs()
             self._clone_outputs()
         self._place()
@@ -123,10 +129,10 @@ class _Kernel:
                 buffer.why_not_lx = f"{request.nbytes} bytes per core did not fit beside others"
             else:
                 buffer.place = Allocation("lx", address)
-        for clone in self.clones:
-            if clone.buffer.place is None:
-                clone.undo()
-        self.clones = [clone for clone in self.clones if clone.buffer.place is not None]
+        unplaced = [clone for clone in self.clones if not clone.is_placed]
+        for clone in unplaced:
+            clone.undo()
+        self.clones = [clone for clone in self.clones if clone not in unplaced]
 
     def _benefit(self, buffer: Buffer) -> int:
         """Bytes that do not go through LPDDR5."""
@@ -219,7 +225,7 @@ class _Kernel:
             _switch(served, buffer)
 
         redo()
-        self.clones.append(_Clone(clone, copy, [reader for reader, _ in served], redo, undo))
+        self.clones.append(_Clone([clone], [copy], [reader for reader, _ in served], redo, undo))
 
     def _place_before(self, served: Sequence[tuple[Op, int]], tiles: tuple[Tile, ...]) -> int:
         """Where a copy goes that these read: before them, outside of loops it is not part of."""
@@ -272,7 +278,58 @@ class _Kernel:
 
         redo()
         users = [op, *(reader for reader, _ in served)]
-        self.clones.append(_Clone(clone, copy, users, redo, undo))
+        self.clones.append(_Clone([clone], [copy], users, redo, undo))
+
+    # ---- Relayouts -----------------------------------------------------------------------------
+
+    def _relayout_results(self) -> None:
+        """Send round the ring what cores make that others read."""
+        for op in list(self.ops):
+            buffer = op.output.buffer
+            if len(_writers(self.ops, buffer)) == 1 and why_not_lx(self.graph, buffer, self.ops):
+                self._relayout_result(op, buffer)
+
+    def _relayout_result(self, writer: Op, buffer: Buffer) -> None:
+        if writer.fit is None:
+            return
+        owners = boxes(writer, len(writer.tensors) - 1)
+        uses = [(op, i) for op in self.ops for i, r in enumerate(op.reads) if r.buffer is buffer]
+        if any(not _walks_sticks(op) or op.loops != writer.loops for op, _ in uses):
+            return
+        left = [use for use in uses if LocalSlice(owners).why_not(boxes(*use)) is not None]
+        moves: list[tuple[Op, list[tuple[Op, int]]]] = []
+        while left:
+            wanted = boxes(*widest(left))
+            move = relayout(writer.output, self._buffer_like(buffer), owners, wanted, writer)
+            if move is None:
+                return
+            served = [use for use in left if LocalSlice(wanted).why_not(boxes(*use)) is None]
+            moves.append((move, served))
+            left = [use for use in left if use not in served]
+        placed: tuple[Allocation | None, LocalSlice | None] = None, None
+
+        def redo() -> None:
+            buffer.place, buffer.local = placed
+            for move, served in moves:
+                self.ops.insert(self._place_before(served, move.tiles), move)
+                _switch(served, move.output.buffer)
+
+        def undo() -> None:
+            nonlocal placed
+            placed = buffer.place, buffer.local
+            buffer.place = buffer.local = None
+            for move, served in moves:
+                self.ops.remove(move)
+                _switch(served, buffer)
+
+        redo()
+        if why_not_lx(self.graph, buffer, self.ops):
+            undo()
+            return
+        copies = [move for move, _ in moves]
+        targets = [move.output.buffer for move in copies]
+        users = dict.fromkeys((writer, *(op for op, _ in uses)))
+        self.clones.append(_Clone([buffer, *targets], copies, list(users), redo, undo))
 
     def _buffer_like(self, buffer: Buffer) -> Buffer:
         clone = self.graph.temporary(buffer.size, buffer.dtype, buffer.stride)
@@ -307,6 +364,8 @@ def why_not_lx(graph: SpyreGraph, buffer: Buffer, ops: Sequence[Op]) -> str:
                 return "it is indirectly addressed (gather)"
             if any(step < 0 for step in op.fit.walks[operand].strides):
                 return f"{op.opcode} walks through it backwards"
+            if op.kind == "relayout":  # made for these owners
+                continue
             if op.loops != writer.loops:
                 if writer.tiles:
                     return "it is read outside of the loop that writes it in parts"

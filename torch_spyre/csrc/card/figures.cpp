@@ -49,7 +49,8 @@ class Description {
     } else if (is_tile_ && cost.bytes_read + cost.bytes_written > 0) {
       add_tile(cost);
     }
-    if (step_.ring != 0) add_ring(cost);
+    if (accumulates_in_rings(step_)) add_ring(cost);
+    if (is_relayout(step_)) add_relayout(cost);
     return cost;
   }
 
@@ -110,7 +111,8 @@ class Description {
     int64_t read = 0, written = 0;
     for (size_t i = 0; i < operands_.size(); ++i) {
       if (!is_in_memory(operands_[i]) || is_device(operands_[i])) continue;
-      const int64_t bytes = bytes_of(i, alone);
+      const int64_t parts = is_owned(operands_[i]) ? step_.ring : 1;
+      const int64_t bytes = parts * bytes_of(i, alone);
       if (i >= step_.inputs) written += bytes;
       if (is_read(i)) read += bytes;
     }
@@ -200,6 +202,16 @@ class Description {
         kept *= extent_at(program_, step_, core_slot(step_.cores, core), dim);
       }
       cost.output_elements = std::max(cost.output_elements, kept);
+    }
+  }
+
+  // What a core takes from itself does not go round.
+  void add_relayout(cost::Step& cost) const {
+    cost.relayout_split = step_.ring;
+    for (const int& core : cores_) {
+      const auto owners = owners_of(program_, step_, operands_[0], core_slot(step_.cores, core));
+      const auto others = owners.size() - std::count(owners.begin(), owners.end(), core);
+      cost.relayout_bytes += static_cast<int64_t>(others) * bytes_of(0, {&core, 1});
     }
   }
 
