@@ -7,6 +7,7 @@ as large as the box around it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
@@ -97,11 +98,17 @@ def describe_work(op: Op, shares: Sequence[int], step: Any) -> None:
 
 
 def _describe_relayout(op: Op, owners: Sequence[Sequence[int]], step: Any) -> None:
-    """What a core takes from itself does not go round."""
-    step.relayout_split = len(owners[0])
-    step.relayout_bytes = sum(
-        _bytes(box) // len(row) * sum(owner != core for owner in row)
+    """What leaves each owner, and how many other cores take it as it passes."""
+    split = step.relayout_split = len(owners[0])
+    takers = Counter(
+        (owner, part, box)
         for core, (box, row) in enumerate(zip(boxes(op, 0), owners, strict=True))
+        for part, owner in enumerate(row)
+        if owner != core
+    )
+    step.relayout_bytes = sum(
+        _C._cost.relayed_bytes(_bytes(box) // split, count)
+        for (_, _, box), count in takers.items()
     )
 
 

@@ -205,13 +205,20 @@ class Description {
     }
   }
 
-  // What a core takes from itself does not go round.
+  // What leaves each owner, and how many other cores take it as it passes.
   void add_relayout(cost::Step& cost) const {
     cost.relayout_split = step_.ring;
+    std::map<std::array<int64_t, 3>, int> takers;  // by owner, place and size
     for (const int& core : cores_) {
-      const auto owners = owners_of(program_, step_, operands_[0], core_slot(step_.cores, core));
-      const auto others = owners.size() - std::count(owners.begin(), owners.end(), core);
-      cost.relayout_bytes += static_cast<int64_t>(others) * bytes_of(0, {&core, 1});
+      const int slot = core_slot(step_.cores, core);
+      const int64_t place = base_at(program_, operands_[0], slot);
+      const int64_t bytes = bytes_of(0, {&core, 1});
+      for (const int64_t owner : owners_of(program_, step_, operands_[0], slot)) {
+        if (owner != core) ++takers[{owner, place, bytes}];
+      }
+    }
+    for (const auto& [part, count] : takers) {
+      cost.relayout_bytes += cost::relayed_bytes(part[2], count);
     }
   }
 
