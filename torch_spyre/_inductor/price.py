@@ -107,8 +107,7 @@ def _describe_relayout(op: Op, owners: Sequence[Sequence[int]], step: Any) -> No
         if owner != core
     )
     step.relayout_bytes = sum(
-        _C._cost.relayed_bytes(_bytes(box) // split, count)
-        for (_, _, box), count in takers.items()
+        _C._cost.relayed_bytes(_bytes(box) // split, count) for (_, _, box), count in takers.items()
     )
 
 

@@ -234,7 +234,14 @@ class _Writer:
         if any(len(row) != rank for row in step.extents):
             raise ProgramError(f"extents of one step differ in rank: {step.extents}")
         first_operand, first_mask = len(self.operands), len(self.masks)
+        owners = step.ring * step.cores.bit_count()
         for operand in (*step.inputs, *step.outputs):
+            wanted = owners if operand.space is Space.RING else 0
+            if len(operand.owners) != wanted:
+                raise ProgramError(
+                    f"an operand in {operand.space.name} has {len(operand.owners)} owners; "
+                    f"its step wants {wanted}"
+                )
             self.write_operand(operand)
         for mask in step.masks:
             self.write_mask(mask)
