@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
 import torch
-from compiled import Launch, Run, run_compiled
+from compiled import Run, run_compiled
 from steps import check_launch, same
 
 from torch_spyre import ir
 from torch_spyre._inductor.graph import Buffer, Op, Read
 from torch_spyre._inductor.passes import scratchpad
 from torch_spyre._inductor.passes.relayout import relayout
+from torch_spyre._inductor.price import op_nanoseconds
 from torch_spyre._inductor.sharing import Box, Boxes, boxes
 from torch_spyre.backend.cost import program_cost
 from torch_spyre.backend.program import Loop, Space, Step, StepKind, encode
@@ -52,8 +54,22 @@ def operands(rows: int = 512, k: int = 1024, columns: int = 512) -> list[torch.T
 
 
 @pytest.fixture(scope="module")
-def moved() -> Run:
-    return run_compiled(softmax_times, operands(), check_guarantees=True)
+def planned() -> tuple[Run, list[Op]]:
+    """A run, and the relayouts that were thought of."""
+    made: list[Op] = []
+
+    def kept(*args: Any) -> Op | None:
+        op = relayout(*args)
+        made.extend([op] if op else [])
+        return op
+
+    with mock.patch.object(scratchpad, "relayout", kept):
+        return run_compiled(softmax_times, operands(), check_guarantees=True), made
+
+
+@pytest.fixture(scope="module")
+def moved(planned: tuple[Run, list[Op]]) -> Run:
+    return planned[0]
 
 
 def test_what_others_read_goes_over_the_ring_and_not_through_memory(moved: Run) -> None:
@@ -96,18 +112,18 @@ def test_the_reference_agrees(small: Run) -> None:
     assert np.abs(found - expected).max() <= 2.0**-9 * np.abs(expected).max()
 
 
-def test_the_plan_is_priced_as_the_card_prices_its_program(moved: Run) -> None:
-    (launch,) = moved.launches
-    (step,) = (s for s in _costs(launch) if s.operation == "relayout")
-    (move,) = moves_of(moved)
-    # 1 MiB, each quarter of a slice from another core; a core in four has its own among them.
+def test_the_plan_is_priced_as_the_card_prices_its_program(planned: tuple[Run, list[Op]]) -> None:
+    run, made = planned
+    (launch,) = run.launches
+    costs = program_cost("kernel", encode(launch.program)).steps
+    (step,) = (cost for cost in costs if cost.operation == "relayout")
+    (move,) = moves_of(run)
+    # 1 MiB, each quarter of a slice from another core. It is sent once, though four cores want it.
     assert move.ring == 4
     assert step.ring_bytes == 2 * 512 * 1024
     assert step.units.ring == pytest.approx(step.ring_bytes * 4 / 550 / 1000, abs=1e-3)
-
-
-def _costs(launch: Launch) -> Sequence[object]:
-    return program_cost("kernel", encode(launch.program)).steps
+    in_place = [op for op in made if all(t.buffer.local is not None for t in op.tensors)]
+    assert {op_nanoseconds(op) / 1000 for op in in_place} == {step.microseconds}
 
 
 @pytest.mark.parametrize("shape", [(256, 512, 512), (512, 2048, 256), (64, 1024, 2048)])

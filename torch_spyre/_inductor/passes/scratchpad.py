@@ -52,6 +52,7 @@ class _Clone:
     served: Sequence[Op]  # and who makes what is copied
     redo: Callable[[], None]
     undo: Callable[[], None]
+    relaid: Buffer | None = None  # what goes over the ring, if these are relayouts
 
     @property
     def is_placed(self) -> bool:
@@ -71,24 +72,36 @@ class _Kernel:
     graph: SpyreGraph
     ops: list[Op]
     clones: list[_Clone] = field(default_factory=list)
+    refused: set[Buffer] = field(default_factory=set)  # that had better not go over the ring
 
     def plan(self) -> list[Op]:
+        known = -1
+        while len(self.refused) > known:  # what is refused may be cloned, or leave room to others
+            known = len(self.refused)
+            self._undo(self.clones)
+            self._plan_once()
+        return self.ops
+
+    def _plan_once(self) -> None:
         if config.boundary_clones:
             self._relayout_results()
             self._clone_inputs()
             self._clone_outputs()
         self._place()
-        if self._drop_clones():
-            self._place()  # others may have the room now
-        return self.ops
-
-    def _drop_clones(self) -> bool:
-        """Do without copies that cost more than they save."""
         useless = [clone for clone in self.clones if not clone.pays]
-        for clone in useless:
+        if useless:
+            self._drop(useless)
+            self._place()  # others may have the room now
+
+    def _drop(self, clones: Sequence[_Clone]) -> None:
+        """Do without these copies, for good."""
+        self.refused.update(clone.relaid for clone in clones if clone.relaid is not None)
+        self._undo(clones)
+
+    def _undo(self, clones: Sequence[_Clone]) -> None:
+        for clone in reversed(clones):
             clone.undo()
-        self.clones = [clone for clone in self.clones if clone not in useless]
-        return bool(useless)
+        self.clones = [clone for clone in self.clones if clone not in clones]
 
     # ---- Placement -----------------------------------------------------------------------------
 
@@ -129,10 +142,7 @@ class _Kernel:
                 buffer.why_not_lx = f"{request.nbytes} bytes per core did not fit beside others"
             else:
                 buffer.place = Allocation("lx", address)
-        unplaced = [clone for clone in self.clones if not clone.is_placed]
-        for clone in unplaced:
-            clone.undo()
-        self.clones = [clone for clone in self.clones if clone not in unplaced]
+        self._drop([clone for clone in self.clones if not clone.is_placed])
 
     def _benefit(self, buffer: Buffer) -> int:
         """Bytes that do not go through LPDDR5."""
@@ -286,7 +296,9 @@ class _Kernel:
         """Send round the ring what cores make that others read."""
         for op in list(self.ops):
             buffer = op.output.buffer
-            if len(_writers(self.ops, buffer)) == 1 and why_not_lx(self.graph, buffer, self.ops):
+            if buffer in self.refused or len(_writers(self.ops, buffer)) != 1:
+                continue
+            if why_not_lx(self.graph, buffer, self.ops):
                 self._relayout_result(op, buffer)
 
     def _relayout_result(self, writer: Op, buffer: Buffer) -> None:
@@ -329,7 +341,7 @@ class _Kernel:
         copies = [move for move, _ in moves]
         targets = [move.output.buffer for move in copies]
         users = dict.fromkeys((writer, *(op for op, _ in uses)))
-        self.clones.append(_Clone([buffer, *targets], copies, list(users), redo, undo))
+        self.clones.append(_Clone([buffer, *targets], copies, list(users), redo, undo, buffer))
 
     def _buffer_like(self, buffer: Buffer) -> Buffer:
         clone = self.graph.temporary(buffer.size, buffer.dtype, buffer.stride)
