@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import prod
@@ -101,6 +101,7 @@ class _Kernel:
     def _undo(self, clones: Sequence[_Clone]) -> None:
         for clone in reversed(clones):
             clone.undo()
+            self._forget(buffer for buffer in clone.buffers if buffer is not clone.relaid)
         self.clones = [clone for clone in self.clones if clone not in clones]
 
     # ---- Placement -----------------------------------------------------------------------------
@@ -312,8 +313,10 @@ class _Kernel:
         moves: list[tuple[Op, list[tuple[Op, int]]]] = []
         while left:
             wanted = boxes(*widest(left))
-            move = relayout(writer.output, self._buffer_like(buffer), owners, wanted, writer)
+            target = self._buffer_like(buffer)
+            move = relayout(writer.output, target, owners, wanted, writer)
             if move is None:
+                self._forget((target, *(move.output.buffer for move, _ in moves)))
                 return
             served = [use for use in left if LocalSlice(wanted).why_not(boxes(*use)) is None]
             moves.append((move, served))
@@ -335,11 +338,12 @@ class _Kernel:
                 _switch(served, buffer)
 
         redo()
-        if why_not_lx(self.graph, buffer, self.ops):
-            undo()
-            return
         copies = [move for move, _ in moves]
         targets = [move.output.buffer for move in copies]
+        if why_not_lx(self.graph, buffer, self.ops):
+            undo()
+            self._forget(targets)
+            return
         users = dict.fromkeys((writer, *(op for op, _ in uses)))
         self.clones.append(_Clone([buffer, *targets], copies, list(users), redo, undo, buffer))
 
@@ -347,6 +351,10 @@ class _Kernel:
         clone = self.graph.temporary(buffer.size, buffer.dtype, buffer.stride)
         clone.numel, clone.storage = buffer.numel, buffer.storage
         return clone
+
+    def _forget(self, buffers: Iterable[Buffer]) -> None:
+        for buffer in buffers:
+            del self.graph.buffers[buffer.name]
 
 
 def why_not_lx(graph: SpyreGraph, buffer: Buffer, ops: Sequence[Op]) -> str:
