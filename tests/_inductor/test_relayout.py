@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 import torch
 from compiled import Run, run_compiled
+from graph_runner import check_graph
+from random_graphs import random_graph
 from steps import check_launch, same
 
 from torch_spyre import ir
 from torch_spyre._inductor.graph import Buffer, Op, Read
+from torch_spyre._inductor.passes import relayout as relayout_pass
 from torch_spyre._inductor.passes import scratchpad
 from torch_spyre._inductor.passes.relayout import relayout
 from torch_spyre._inductor.price import op_nanoseconds
@@ -63,7 +66,7 @@ def planned() -> tuple[Run, list[Op]]:
         made.extend([op] if op else [])
         return op
 
-    with mock.patch.object(scratchpad, "relayout", kept):
+    with mock.patch.object(relayout_pass, "relayout", kept):
         return run_compiled(softmax_times, operands(), check_guarantees=True), made
 
 
@@ -160,6 +163,13 @@ def test_checked_mode_finds_nothing_in_a_relayout(check_python) -> None:
     assert len(seen) == 1
 
 
+@pytest.mark.parametrize("seed", [3, 7, 16, 31])
+def test_random_graphs_are_right_with_every_relayout_that_is_possible(seed: int) -> None:
+    """In 3, 7 and 31 cores that change the stick share the sticks of what they read."""
+    with mock.patch.object(scratchpad._Clone, "pays", True):
+        check_graph(random_graph(seed), sencores=32)
+
+
 def test_a_bundle_whose_owners_do_not_fit_is_refused(moved: Run) -> None:
     (launch,) = moved.launches
     number = next(i for i, sdsc in enumerate(launch.bundle.sdscs) if sdsc.name == "relayout")
@@ -215,7 +225,7 @@ def tensor(name: str) -> Buffer:
 def move(owners: Boxes, readers: Boxes) -> Op | None:
     source = Read(tensor("a"), 0, (1024, 1))
     like = Op("neg", "pointwise", (24, 1024), [source], source)
-    return relayout(source, tensor("b"), owners, readers, like)
+    return relayout(source, lambda: tensor("b"), owners, readers, like)
 
 
 GRIDS = [

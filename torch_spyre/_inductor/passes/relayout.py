@@ -7,23 +7,51 @@ box in equal parts, each of which lies in the scratchpad of one owner.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from torch_spyre import ir
 from torch_spyre.ir.spec import Coordinate
 from torch_spyre.ir.terms import Term
 
 from ..graph import Buffer, Collection, Fit, Op, Read, Sizes
-from ..sharing import Box, Boxes
+from ..sharing import Box, Boxes, boxes, can_serve, widest
 
 CORES = 32  # on the ring
 
 
-def relayout(source: Read, target: Buffer, owners: Boxes, readers: Boxes, like: Op) -> Op | None:
-    """The operation that fills `target` with the boxes of its readers, core by core, from those of
+Use: TypeAlias = tuple[Op, int]  # an operation that reads a tensor, and as which of its operands
+
+
+def relayouts(
+    writer: Op, uses: Sequence[Use], target: Callable[[], Buffer]
+) -> list[tuple[Op, list[Use]]]:
+    """Copies of what an operation makes for uses on other cores, each with those that it serves.
+
+    Uses that no relayout can serve are left out. `target` makes a buffer for a copy.
+    """
+    assert writer.fit is not None
+    owners = boxes(writer, len(writer.tensors) - 1)
+    left = [
+        use for use in uses if use[0].loops == writer.loops and not can_serve(owners, boxes(*use))
+    ]
+    found = []
+    while left:
+        wanted = boxes(*widest(left))
+        served = [use for use in left if can_serve(wanted, boxes(*use))]
+        op = relayout(writer.output, target, owners, wanted, writer)
+        if op is not None:
+            found.append((op, served))
+        left = [use for use in left if use not in served]
+    return found
+
+
+def relayout(
+    source: Read, target: Callable[[], Buffer], owners: Boxes, readers: Boxes, like: Op
+) -> Op | None:
+    """The operation that fills a buffer with the boxes of its readers, core by core, from those of
     its owners; None if these are no grids, or grids that do not nest.
 
     It stands in the loops of `like`. In them both tensors have one part at a time.
@@ -50,12 +78,13 @@ def relayout(source: Read, target: Buffer, owners: Boxes, readers: Boxes, like: 
     walk = ir.Walk(offset, (*strides, 0), "vector", 1, 0, 0)
     extents = (*(dim.extent for dim in space), 1)
     plan = ir.Aligned(extents, stick, lanes, (walk, walk), (), lanes, (None,) * len(extents))
+    buffer = target()
     return Op(
-        target.copy_opcode,
+        buffer.copy_opcode,
         "relayout",
         like.extents,
         [source],
-        source._replace(buffer=target),
+        source._replace(buffer=buffer),
         origin=like.origin,
         node=like.node,
         fit=Fit(plan, ((*where, lane), (*where, lane))),

@@ -18,7 +18,7 @@ from ..price import nanoseconds, traffic
 from ..scratchpad.solvers import Request, lx_capacity, solver
 from ..sharing import Box, Boxes, Division, LocalSlice, boxes, boxes_of, together, widest
 from ..tiling import loop_span
-from .relayout import relayout
+from .relayout import relayouts
 
 
 def scratchpad_planning(graph: SpyreGraph) -> None:
@@ -218,7 +218,7 @@ class _Kernel:
         served = [
             (reader, i)
             for reader, i in readers
-            if _walks_sticks(reader) and owner.why_not(boxes(reader, i)) is None
+            if _walks_sticks(reader, i) and owner.why_not(boxes(reader, i)) is None
         ]
         if len(served) < 2 and not (served and not tiles and served[0][0].tiles):
             return
@@ -263,7 +263,7 @@ class _Kernel:
                 if reader.fit is not None
                 for i, read in enumerate(reader.reads)
                 if read.buffer is buffer
-                and _walks_sticks(reader)
+                and _walks_sticks(reader, i)
                 and reader.loops == op.loops
                 and owner.why_not(boxes(reader, i)) is None
             ]
@@ -297,30 +297,17 @@ class _Kernel:
         """Send round the ring what cores make that others read."""
         for op in list(self.ops):
             buffer = op.output.buffer
-            if buffer in self.refused or len(_writers(self.ops, buffer)) != 1:
+            if op.fit is None or buffer in self.refused or len(_writers(self.ops, buffer)) != 1:
                 continue
             if why_not_lx(self.graph, buffer, self.ops):
                 self._relayout_result(op, buffer)
 
     def _relayout_result(self, writer: Op, buffer: Buffer) -> None:
-        if writer.fit is None:
-            return
-        owners = boxes(writer, len(writer.tensors) - 1)
         uses = [(op, i) for op in self.ops for i, r in enumerate(op.reads) if r.buffer is buffer]
-        if any(not _walks_sticks(op) or op.loops != writer.loops for op, _ in uses):
+        if not all(_walks_sticks(*use) for use in uses):
             return
-        left = [use for use in uses if LocalSlice(owners).why_not(boxes(*use)) is not None]
-        moves: list[tuple[Op, list[tuple[Op, int]]]] = []
-        while left:
-            wanted = boxes(*widest(left))
-            target = self._buffer_like(buffer)
-            move = relayout(writer.output, target, owners, wanted, writer)
-            if move is None:
-                self._forget((target, *(move.output.buffer for move, _ in moves)))
-                return
-            served = [use for use in left if LocalSlice(wanted).why_not(boxes(*use)) is None]
-            moves.append((move, served))
-            left = [use for use in left if use not in served]
+        moves = relayouts(writer, uses, lambda: self._buffer_like(buffer))
+        targets = [move.output.buffer for move, _ in moves]
         placed: tuple[Allocation | None, LocalSlice | None] = None, None
 
         def redo() -> None:
@@ -338,12 +325,11 @@ class _Kernel:
                 _switch(served, buffer)
 
         redo()
-        copies = [move for move, _ in moves]
-        targets = [move.output.buffer for move in copies]
         if why_not_lx(self.graph, buffer, self.ops):
             undo()
             self._forget(targets)
             return
+        copies = [move for move, _ in moves]
         users = dict.fromkeys((writer, *(op for op, _ in uses)))
         self.clones.append(_Clone([buffer, *targets], copies, list(users), redo, undo, buffer))
 
@@ -382,6 +368,8 @@ def why_not_lx(graph: SpyreGraph, buffer: Buffer, ops: Sequence[Op]) -> str:
                 return f"{op.opcode} reads it element by element (restickify)"
             if op.kind == "gather" and operand < 2:
                 return "it is indirectly addressed (gather)"
+            if _divides_sticks(op, operand):
+                return f"cores of {op.opcode} share sticks of it"
             if any(step < 0 for step in op.fit.walks[operand].strides):
                 return f"{op.opcode} walks through it backwards"
             if op.kind == "relayout":  # made for these owners
@@ -436,9 +424,19 @@ def _local_bytes(buffer: Buffer) -> int:
     return prod(buffer.local.size) * STICK_BYTES
 
 
-def _walks_sticks(op: Op) -> bool:
-    """Is it known which core touches what? Not of copies element by element, nor of tables."""
-    return op.fit is not None and op.kind != "gather"
+def _walks_sticks(op: Op, operand: int) -> bool:
+    """Is it known which core touches which sticks of an operand, and does each take them whole?
+
+    Not of copies element by element, nor of tables.
+    """
+    return op.fit is not None and op.kind != "gather" and not _divides_sticks(op, operand)
+
+
+def _divides_sticks(op: Op, operand: int) -> bool:
+    """Do cores begin within sticks? In LX all begin where their slice does."""
+    assert op.fit is not None
+    lanes = op.fit.where[operand][-1].terms
+    return op.kind == "restickify" and any(op.slices[term.variable] > 1 for term in lanes)
 
 
 def _copy_fit(op: Op, operand: int) -> Fit | None:
