@@ -139,8 +139,9 @@ def spill(program: Program) -> Spilled:
         symbols.insert(addresses, Symbol(SymbolKind.ADDRESS, _SEN169, per_core * CORES, True))
     mover = _Mover(addresses, per_core)
     programs = tuple(
-        Program(tuple(symbols), (mover.step(step, loops),), program.constants)
+        Program(tuple(symbols), (mover.step(part, loops),), program.constants)
         for step, loops in _visits(program.body, ())
+        for part in (program_model.relayout_parts(step) if step.kind is StepKind.RING else (step,))
     )
     return Spilled(programs, per_core * CORES)
 
@@ -160,7 +161,7 @@ def _lx_end(step: Step) -> int:
     """An upper bound of the scratchpad bytes that a step touches."""
     end = 0
     for operand in (*step.inputs, *step.outputs):
-        if operand.space is Space.LX:
+        if operand.space in (Space.LX, Space.RING):
             reach = sum(abs(step_) * (n - 1) for step_, n in _strided(operand, step))
             tiles = abs(operand.tile_stride) * 127
             end = max(end, max(operand.bases) + reach + tiles + STICK_BYTES)
@@ -192,14 +193,20 @@ class _Mover:
     def _operand(self, operand: Operand, cores: list[int], loops: tuple[int, ...]) -> Operand:
         start = sum(i * stride for i, stride in zip(loops, operand.loop_strides, strict=False))
         bases = tuple(base + start for base in operand.bases)
-        if operand.space is Space.LX:
+        if operand.space in (Space.LX, Space.RING):
+            owners = operand.owners or cores
             if len(bases) == 1:
                 bases = bases * len(cores)
             bases = tuple(
-                base + core * self.per_core for base, core in zip(bases, cores, strict=True)
+                base + core * self.per_core for base, core in zip(bases, owners, strict=True)
             )
             return replace(
-                operand, space=Space.DEVICE, symbol=self.lx, bases=bases, loop_strides=()
+                operand,
+                space=Space.DEVICE,
+                symbol=self.lx,
+                bases=bases,
+                loop_strides=(),
+                owners=(),
             )
         symbol = operand.symbol
         if operand.space is Space.SCALAR and self.per_core and symbol >= self.lx:

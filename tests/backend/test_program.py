@@ -46,21 +46,25 @@ def steps(draw: st.DrawFn, depth: int) -> Step:
     rank = draw(st.integers(0, 8))
     cores = draw(st.integers(1, 2**32 - 1))
     rows = draw(st.sampled_from((1, cores.bit_count())))
+    ring = draw(st.integers(0, 32))
 
     def row(length: int) -> tuple[int, ...]:
         return tuple(draw(st.lists(int64, min_size=length, max_size=length)))
 
     def operand() -> Operand:
+        space = draw(st.sampled_from(Space))
+        owner = draw(st.integers(0, 31))
         return Operand(
-            space=draw(st.sampled_from(Space)),
+            space=space,
             format=draw(st.integers(0, 18)),
-            symbol=draw(uint32),
+            symbol=0 if space is Space.RING else draw(uint32),
             lanes=draw(st.sampled_from(Lanes)),
             bases=row(draw(st.sampled_from((1, min(cores.bit_count(), 3))))),
             strides=row(rank),
             tile_stride=draw(int64),
             tail_tiles=draw(st.integers(0, 4)),
             loop_strides=row(depth),
+            owners=(owner,) * (ring * cores.bit_count()) if space is Space.RING else (),
         )
 
     def mask() -> Mask:
@@ -85,7 +89,7 @@ def steps(draw: st.DrawFn, depth: int) -> Step:
         flags=draw(st.sampled_from(StepFlags)),
         lane_dim=draw(st.sampled_from((0, 2, 255))),
         reduced=draw(st.integers(0, 255)),
-        ring=draw(st.integers(0, 32)),
+        ring=ring,
         masks=tuple(mask() for _ in range(draw(st.integers(0, 2)))),
     )
 

@@ -24,8 +24,18 @@ from spec_kernels import (
 )
 
 from torch_spyre._inductor.codegen.superdsc import bundle_of
+from torch_spyre.backend.footprint import footprint
 from torch_spyre.backend.lower import lower
-from torch_spyre.backend.program import Lanes, Loop, Operand, Program, Space, Step, StepFlags
+from torch_spyre.backend.program import (
+    Lanes,
+    Loop,
+    Operand,
+    Program,
+    Space,
+    Step,
+    StepFlags,
+    StepKind,
+)
 from torch_spyre.ir.spec import (
     Coordinate,
     Dim,
@@ -279,3 +289,13 @@ def test_the_steps_of_a_chain_have_equal_extents():
         pointwise("add", slice_of(True, 0), row(True, arg(1), 128), m(False, arg(2))),
     )
     assert len({(s.extents, s.stick_dim) for s in program.body}) == 1
+
+
+def test_a_short_last_slice_of_elements_ends_in_its_own_stick():
+    """31 elements in three for each of eleven cores: the last core has one, and no second stick."""
+    bases = tuple(range(0, 132, 12))
+    walk = Operand(Space.DEVICE, 1, 0, Lanes.ELEMENT, bases, (4,))
+    rows = ((3,),) * 10 + ((1,),)
+    step = Step("identity", StepKind.RESTICKIFY, 0b11111111111, rows, (walk,), (walk,))
+    touched = footprint(step, walk, 1, 4, (), is_write=False)
+    assert (touched.low, touched.high) == (0, 128)

@@ -23,6 +23,7 @@
 #include "../../torch_spyre/csrc/card/program.h"
 #include "../../torch_spyre/csrc/card/walk.h"
 #include "programs.h"
+#include "relayouts.h"
 #include "tables_and_rows.h"
 
 namespace {
@@ -75,7 +76,7 @@ class Fuzzer {
 
  private:
   Bytes next_program() {
-    switch (programs_.pick(0, 13)) {
+    switch (programs_.pick(0, 14)) {
       case 0:
         return programs_.reduction().bytes();
       case 1:
@@ -96,6 +97,10 @@ class Fuzzer {
         return programs_.ring_reduction().bytes();
       case 9:
         return programs_.ring_matmul().bytes();
+      case 10:
+        return spyre::testing::relayouts::rows_to_columns(programs_.pick(1, 8),
+                                                          programs_.pick(1, 4))
+            .bytes();
       default:
         return programs_.next().bytes();
     }

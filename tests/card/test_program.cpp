@@ -108,7 +108,7 @@ TEST(steps_are_checked) {
   CHECK(says(reason([](auto& b) { b.steps[0].opcode = 7; }), "unknown opcode 7"));
   CHECK(says(reason([](auto& b) { b.steps[0].kind = 3; }), "of a Matmul step can't be add"));
   CHECK(says(reason([](auto& b) { b.steps[0].opcode = 200; }), "of a Pointwise step can't be sum"));
-  CHECK(says(reason([](auto& b) { b.steps[0].kind = 5; }), "Ring steps"));
+  CHECK(says(reason([](auto& b) { b.steps[0].kind = 5; }), "of a Ring step can't be add"));
   CHECK(says(reason([](auto& b) { b.steps[0].kind = 9; }), "unknown kind 9"));
   CHECK(says(reason([](auto& b) { b.steps[0].rank = 9; }), "rank 9"));
   CHECK(says(reason([](auto& b) { b.steps[0].cores = 0; }), "no core"));
@@ -125,7 +125,8 @@ TEST(steps_are_checked) {
 }
 
 TEST(operands_are_checked) {
-  CHECK(says(reason([](auto& b) { b.operands[0].space = 5; }), "unknown space 5"));
+  CHECK(says(reason([](auto& b) { b.operands[0].space = 6; }), "unknown space 6"));
+  CHECK(says(reason([](auto& b) { b.operands[0].space = 5; }), "only a Ring step reads"));
   CHECK(says(reason([](auto& b) { b.operands[0].lanes = 3; }), "unknown lanes 3"));
   CHECK(says(reason([](auto& b) { b.operands[0].lanes = 2; }), "element by element"));
   CHECK(says(reason([](auto& b) { b.operands[0].format = 12; }), "wants a float"));

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -57,7 +57,10 @@ class Machine:
             if step.flags & StepFlags.BARRIER_BEFORE or step.ring:
                 self._run_group(group)
                 group = []
-            if step.ring:
+            if step.kind is StepKind.RING:
+                for part in relayout_parts(step):
+                    self._run_group([(part, loops)])
+            elif step.ring:
                 self._run_rings(step, loops)
             else:
                 group.append((step, loops))
@@ -84,9 +87,11 @@ class Machine:
     def scratchpad(self, core: int) -> np.ndarray:
         return noise(LX_BYTES, seed=core)
 
-    def memory(self, operand: Operand, core: int) -> np.ndarray:
+    def memory(self, step: Step, operand: Operand, core: int) -> np.ndarray:
         if operand.space is Space.LX:
             return self.scratchpad(core)
+        if operand.space is Space.RING:
+            return self.scratchpad(operand.owners[_slot(step, core)])
         memory = self.bindings[operand.symbol]
         assert isinstance(memory, np.ndarray)
         return memory[: self.program.symbols[operand.symbol].nbytes]
@@ -102,6 +107,30 @@ def _visits(
         else:
             for index in range(node.count):
                 yield from _visits(node.body, (*loops, index))
+
+
+def relayout_parts(step: Step) -> Iterator[Step]:
+    """A Ring step as copies of one part for each core, each from the one owner that it names."""
+    (source,), (target,) = step.inputs, step.outputs
+    parts = [n if step.reduced >> dim & 1 else 1 for dim, n in enumerate(step.extents[0])]
+    for number, place in enumerate(itertools.product(*map(range, parts))):
+        start = sum(map(int.__mul__, place, target.strides))
+        yield replace(
+            step,
+            kind=StepKind.POINTWISE,
+            extents=tuple(
+                tuple(1 if step.reduced >> dim & 1 else n for dim, n in enumerate(row))
+                for row in step.extents
+            ),
+            inputs=(replace(source, owners=source.owners[number :: step.ring]),),
+            outputs=(replace(target, bases=tuple(base + start for base in target.bases)),),
+            reduced=0,
+            ring=0,
+        )
+
+
+def _slot(step: Step, core: int) -> int:
+    return (step.cores & ((1 << core) - 1)).bit_count()
 
 
 Point = tuple[int, ...]
@@ -145,7 +174,7 @@ class CoreStep:
     def store(self, point: Point, result: np.ndarray) -> None:
         if self.step.outputs[0].lanes is Lanes.FIRST:
             at_stick = self._place(self.step.outputs[0], point)
-            memory = self.machine.memory(self.step.outputs[0], self.core)
+            memory = self.machine.memory(self.step, self.step.outputs[0], self.core)
             memory[at_stick : at_stick + STICK_BYTES] = 0
         self._write(point, result)
 
@@ -213,7 +242,7 @@ class CoreStep:
         is_element = table.lanes is Lanes.ELEMENT
         if table.format == self.step.outputs[0].format:
             size = np.dtype(step_model.RAW[table.format]).itemsize if is_element else STICK_BYTES
-            memory = self.machine.memory(table, self.core)
+            memory = self.machine.memory(self.step, table, self.core)
             self._put(self._place(self.step.outputs[0], point), memory[at : at + size].copy())
             return
         self._write(point, self._element(table, at) if is_element else self._stick(table, at))
@@ -237,7 +266,9 @@ class CoreStep:
         if is_move and source.format == table.format:
             size = np.dtype(step_model.RAW[table.format]).itemsize if is_element else STICK_BYTES
             place = self._place(source, point)
-            self._put(at, self.machine.memory(source, self.core)[place : place + size].copy())
+            self._put(
+                at, self.machine.memory(self.step, source, self.core)[place : place + size].copy()
+            )
             return
         old = self._element(table, at) if is_element else self._stick(table, at)
         with np.errstate(all="ignore"):
@@ -283,7 +314,8 @@ class CoreStep:
         vectors = (
             operand
             for operand in (*self.step.inputs, *self.step.outputs)
-            if operand.lanes is Lanes.VECTOR and operand.space in (Space.DEVICE, Space.LX)
+            if operand.lanes is Lanes.VECTOR
+            and operand.space in (Space.DEVICE, Space.LX, Space.RING)
         )
         return max(map(_lanes, vectors), default=1)
 
@@ -343,13 +375,15 @@ class CoreStep:
     def _stick(self, operand: Operand, at: int) -> np.ndarray:
         raw = step_model.RAW[operand.format]
         assert at >= 0
-        stick = self.machine.memory(operand, self.core)[at : at + STICK_BYTES].view(raw)
+        stick = self.machine.memory(self.step, operand, self.core)[at : at + STICK_BYTES].view(raw)
         assert stick.size == _lanes(operand), "a stick lies outside its symbol"
         return step_model.widen(stick, operand.format)
 
     def _element(self, operand: Operand, at: int) -> np.ndarray:
         raw = step_model.RAW[operand.format]
-        element = self.machine.memory(operand, self.core)[at : at + np.dtype(raw).itemsize]
+        element = self.machine.memory(self.step, operand, self.core)[
+            at : at + np.dtype(raw).itemsize
+        ]
         return step_model.widen(element.view(raw), operand.format)
 
     def _read(self, operand: Operand, point: Point) -> np.ndarray:
@@ -384,7 +418,7 @@ class CoreStep:
         operand = self.step.outputs[0]
         is_device = operand.space is Space.DEVICE
         assert not is_device or self.machine.program.symbols[operand.symbol].is_written
-        memory = self.machine.memory(operand, self.core)
+        memory = self.machine.memory(self.step, operand, self.core)
         assert 0 <= at <= memory.size - raw.size, "a result lies outside its symbol"
         memory[at : at + raw.size] = raw
 

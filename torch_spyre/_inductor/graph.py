@@ -130,6 +130,15 @@ class WishedLoop(NamedTuple):
     span: int
 
 
+@dataclass(frozen=True)
+class Collection:
+    """How the cores of a relayout find their slices of its source, in parts."""
+
+    owners: tuple[Sizes, ...]  # per core: in whose scratchpad each part is
+    parts: Sizes  # the dimensions of the operation's fit that count them
+    inside: tuple[Coordinate, ...]  # where iterations find it in an owner's slice
+
+
 @dataclass(eq=False)
 class Op:
     """One card operation over loops; the reduced ones are named by position."""
@@ -152,6 +161,7 @@ class Op:
     core_order: Sizes = ()  # dimensions in the order in which cores count through their slices
     kernel: int = 0
     tiles: tuple[Tile, ...] = ()  # loops around it, outermost first; `fit` is that of one part
+    collection: Collection | None = None  # of a relayout
 
     @property
     def reads(self) -> list[Read]:

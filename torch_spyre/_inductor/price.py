@@ -7,6 +7,7 @@ as large as the box around it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
@@ -69,6 +70,8 @@ def _step(op: Op) -> Any:
                 step.a_bytes, step.a_broadcast = in_memory, sharers
             else:
                 step.b_bytes, step.b_broadcast = in_memory, sharers
+    if op.collection is not None:
+        _describe_relayout(op, op.collection.owners, step)
     shares = [-(-n // s) for n, s in zip(op.fit.extents, op.slices, strict=True)]
     describe_work(op, shares, step)
     if op.tiles and op.kind != "matmul" and step.bytes_read + step.bytes_written:
@@ -86,12 +89,27 @@ def describe_work(op: Op, shares: Sequence[int], step: Any) -> None:
         _describe_matmul(op, shares, step)
         results = step.batch * step.m * step.n
     else:
-        if op.kind != "restickify":
+        if op.kind not in ("restickify", "relayout"):
             step.sfp_elements = prod(shares) * fit.lanes
         results = prod(s for i, s in enumerate(shares) if i not in fit.reduced) * fit.lanes
     step.k_split = partners(op, op.slices)
     if step.k_split > 1:
         step.output_elements = results
+
+
+def _describe_relayout(op: Op, owners: Sequence[Sequence[int]], step: Any) -> None:
+    """What leaves each owner, and how many other cores take it as it passes."""
+    split = step.relayout_split = len(owners[0])
+    takers = Counter(
+        (owner, part, box)
+        for core, (box, row) in enumerate(zip(boxes(op, 0), owners, strict=True))
+        for part, owner in enumerate(row)
+        if owner != core
+    )
+    step.relayout_bytes = sum(
+        _C._cost.relayed_bytes(box.volume * STICK_BYTES // split, count)
+        for (_, _, box), count in takers.items()
+    )
 
 
 def _describe_matmul(op: Op, shares: Sequence[int], step: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from torch_spyre import _C
 from torch_spyre.backend.program import Loop, Step, StepKind, decode
 from torch_spyre.backend.spyrecode import StepInfo
+from torch_spyre.ir.superdsc import RELAYOUT, RESTICKIFY
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,9 @@ def _step_cost(info: StepInfo, figures: dict[str, Any]) -> StepCost:
     )
 
 
+_COPIES = {StepKind.RESTICKIFY: RESTICKIFY, StepKind.RING: RELAYOUT}
+
+
 def step_names(program: bytes) -> Iterator[str]:
     """The names of a program's steps, in the order in which they stand there."""
 
@@ -171,7 +175,6 @@ def step_names(program: bytes) -> Iterator[str]:
             if isinstance(entry, Loop):
                 yield from walk(entry.body)
             else:
-                is_copy = entry.kind is StepKind.RESTICKIFY
-                yield "restickify" if is_copy else entry.opcode
+                yield _COPIES.get(entry.kind, entry.opcode)
 
     yield from walk(decode(program).body)

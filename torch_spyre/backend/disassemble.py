@@ -78,6 +78,8 @@ def _operand(role: str, operand: Operand, constants: tuple[int, ...]) -> str:
     if operand.space in (Space.SCALAR, Space.CONSTANT):
         return text
     text += f" {operand.lanes.name.lower()}  base {_list(operand.bases)}"
+    if operand.owners:
+        text += f"  owners {_list(operand.owners)}"
     text += f"  stride {_list(operand.strides)}"
     if operand.tile_stride:
         text += f"  tile stride {operand.tile_stride}"
@@ -101,6 +103,11 @@ def _dims(bits: int) -> str:
     return ", ".join(str(dim) for dim in range(bits.bit_length()) if bits >> dim & 1)
 
 
+_REDUCED = {
+    StepKind.ARGSORT: "along dim",
+    StepKind.SCAN: "along dim",
+    StepKind.RING: "parts along dims",
+}
 _FLAGS = {
     StepFlags.BARRIER_BEFORE: "after a barrier",
     StepFlags.CHAINED: "chained",
@@ -117,9 +124,10 @@ def _step(step: Step, constants: tuple[int, ...]) -> Iterator[str]:
     if step.lane_dim != NO_STICK_DIM:
         text += f"  lane dim {step.lane_dim}"
     if step.reduced:
-        is_along = step.kind in (StepKind.ARGSORT, StepKind.SCAN)
-        text += f"  {'along dim' if is_along else 'accumulates dims'} {_dims(step.reduced)}"
-    if step.ring:
+        text += f"  {_REDUCED.get(step.kind, 'accumulates dims')} {_dims(step.reduced)}"
+    if step.kind is StepKind.RING:
+        text += f"  from {step.ring} owners"
+    elif step.ring:
         text += f"  in rings of {step.ring}"
     if step.tail_cores:
         text += f"  tail on cores {_core_ranges(step.tail_cores)}"

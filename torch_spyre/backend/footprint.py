@@ -184,14 +184,16 @@ def box_of(
     return tuple(reversed(merged))
 
 
-def _stick_run(operand: Operand, extents: tuple[int, ...], element_bytes: int) -> int:
+def _stick_run(
+    operand: Operand, bases: tuple[int, ...], extents: tuple[int, ...], element_bytes: int
+) -> int:
     """Bytes of the whole sticks that a walk by elements touches at each step between sticks.
 
     A stick is the unit of transfer: to write one element is to read and write the stick it is in.
     """
     steps = zip(operand.strides, extents, strict=True)
     inside = sum(stride * (n - 1) for stride, n in steps if stride % STICK_BYTES)
-    last = max(base % STICK_BYTES for base in operand.bases) + inside + element_bytes
+    last = max(base % STICK_BYTES for base in bases) + inside + element_bytes
     return -(-last // STICK_BYTES) * STICK_BYTES
 
 
@@ -218,7 +220,12 @@ def footprint(
     bases, strides = operand.bases, operand.strides
     units = [STICK_BYTES] * len(step.extents)
     if operand.lanes is Lanes.ELEMENT:
-        units = [_stick_run(operand, row, element_bytes) for row in step.extents]
+        is_per_core = len(bases) == len(step.extents)
+        own = [(base,) for base in bases] if is_per_core else [bases] * len(step.extents)
+        units = [
+            _stick_run(operand, starts_of_row, row, element_bytes)
+            for starts_of_row, row in zip(own, step.extents, strict=True)
+        ]
         bases = tuple(base - base % STICK_BYTES for base in bases)
         strides = tuple(0 if stride % STICK_BYTES else stride for stride in strides)
     boxes = tuple(

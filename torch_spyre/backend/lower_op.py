@@ -16,6 +16,7 @@ from torch_spyre.backend import opcodes
 from torch_spyre.backend.lower_tensor import Tensor, read_tensor
 from torch_spyre.backend.program import CORES, StepKind
 from torch_spyre.ir.superdsc import (
+    RELAYOUT,
     RESTICKIFY,
     BundleError,
     ComputeOp,
@@ -23,6 +24,7 @@ from torch_spyre.ir.superdsc import (
     path_text,
 )
 
+_COPIES = {RESTICKIFY: StepKind.RESTICKIFY, RELAYOUT: StepKind.RING}
 _REDUCTIONS = frozenset(("sum", "sum_squares", "mean", "amax", "amin", "prod"))
 
 
@@ -44,7 +46,8 @@ class Operation:
     stick: int | None  # the dimension that counts sticks
     lane: int | None  # of a matmul: the dimension that counts sticks of k
     lanes: int  # elements of one iteration
-    ring: int  # cores that make a result together; 0: each makes its own
+    ring: int  # cores that make a result together; 0: each makes its own. Relayout: owners
+    parts: tuple[int, ...] = ()  # of a relayout: the dimensions that count its owners
 
     def __init__(self, sdsc: SuperDSC, file: str) -> None:
         self.sdsc, self.file = sdsc, file
@@ -60,6 +63,10 @@ class Operation:
         for number, tensor in enumerate(self.tensors):
             self.check_scale(number, tensor)
             self.check_starts(number, tensor)
+            if tensor.owners and (number > 0 or self.kind is not StepKind.RING):
+                self.fail(
+                    *self.trees[number], "coreIdToOwners_", what="only a relayout's source has any"
+                )
 
     def fail(self, *path: str | int, what: str) -> NoReturn:
         raise BundleError(self.file, path_text(*path), what)
@@ -72,8 +79,8 @@ class Operation:
         self.op = self.dsc.computeOp_[0]
         where = (*self.inside, "computeOp_", 0)
         name = self.op.opFuncName
-        if name == RESTICKIFY:
-            self.kind = StepKind.RESTICKIFY
+        if name in _COPIES:
+            self.kind = _COPIES[name]
             self.opcode = "identity"  # by domain, once the formats are read
         elif name in opcodes.by_name():
             self.opcode = name
@@ -89,7 +96,7 @@ class Operation:
             self.fail(*where, "opFuncName", what=f"'{name}' is no operation of the card")
         if len(self.op.outputLabeledDs) != 1:
             self.fail(*where, "outputLabeledDs", what="expected one output")
-        wanted = 1 if name == RESTICKIFY else len(opcodes.by_name()[name].operands)
+        wanted = 1 if name in _COPIES else len(opcodes.by_name()[name].operands)
         if len(self.op.inputLabeledDs) != wanted:
             self.fail(
                 *where,
@@ -155,7 +162,7 @@ class Operation:
         self.output = self.tensors[
             self.tensor_number(self.op.outputLabeledDs[0], "outputLabeledDs")
         ]
-        if self.op.opFuncName == RESTICKIFY and self.output.format.domain == "I":
+        if self.op.opFuncName in _COPIES and self.output.format.domain == "I":
             self.opcode = "identity_int"
 
     def tensor_number(self, label: str, field: str) -> int:
@@ -233,7 +240,35 @@ class Operation:
         if isinstance(division, _WrongError):
             self.fail(*self.top, "coreIdToWkSlice_", *division.path, what=division.what)
         self.cores, self.core_slices, self.extent_rows = division
-        self.form_rings()
+        if self.kind is StepKind.RING:
+            self.collect_parts()
+        else:
+            self.form_rings()
+
+    def collect_parts(self) -> None:
+        """Every core of a relayout has an owner for each of its parts."""
+        source = self.tensors[0]
+        if not (source.is_lx and self.output.is_lx) or source is self.output:
+            self.fail(*self.inside, "scheduleTree_", what="a relayout goes from LX to LX")
+        self.parts = tuple(
+            dim
+            for dim, extent in enumerate(self.extents)
+            if extent > 1 and self.slices[dim] == 1 and not self.moves(source, dim)
+        )
+        self.ring = prod(self.extents[dim] for dim in self.parts)
+        for core in self.cores:
+            owners = source.owners.get(core, ())
+            if len(owners) != self.ring:
+                self.fail(
+                    *self.trees[0],
+                    "coreIdToOwners_",
+                    str(core),
+                    what=f"{len(owners)} owners for {self.ring} parts",
+                )
+
+    @staticmethod
+    def moves(tensor: Tensor, dim: int) -> bool:
+        return tensor.steps[dim] != 0 or tensor.lane_dim == dim
 
     def form_rings(self) -> None:
         """Cores with slices of the same result are partners, which must be neighbours."""
@@ -289,7 +324,7 @@ class Operation:
 
     def check_scale(self, number: int, tensor: Tensor) -> None:
         for i, value in enumerate(tensor.scale):
-            moves = tensor.steps[i] != 0 or tensor.lane_dim == i
+            moves = self.moves(tensor, i)
             if value == 1 and (moves or self.extents[i] == 1 or tensor is self.output):
                 continue
             if value in (-1, -2) and not moves and (value == -1 or tensor is self.output):

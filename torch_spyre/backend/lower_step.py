@@ -84,7 +84,7 @@ class _StepWriter(Operation):
             stick_dim=NO_STICK_DIM if self.stick is None else self.stick,
             tail_cores=self.tail_cores(),
             lane_dim=NO_STICK_DIM if self.lane is None else self.lane,
-            reduced=sum(1 << dim for dim in self.reduced),
+            reduced=sum(1 << dim for dim in (*self.reduced, *self.parts)),
             masks=self.masks(),
             ring=self.ring,
         )
@@ -121,8 +121,9 @@ class _StepWriter(Operation):
         symbol = 0
         if address.base != "lx":
             symbol = address.index if address.base == "arg" else self.binding.pool
+        space = Space.LX if tensor.is_lx else Space.DEVICE
         return Operand(
-            Space.LX if tensor.is_lx else Space.DEVICE,
+            Space.RING if tensor.owners else space,
             tensor.format.number,
             symbol,
             lanes,
@@ -131,6 +132,7 @@ class _StepWriter(Operation):
             tile_stride,
             tail_tiles,
             address.loop_bytes,
+            tuple(owner for core in self.cores for owner in tensor.owners.get(core, ())),
         )
 
     def lanes_of(

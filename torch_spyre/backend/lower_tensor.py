@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from msgspec import UNSET
+
+from torch_spyre.backend.program import CORES
 from torch_spyre.ir.superdsc import (
     ELEMENTWISE,
     STICKWISE,
@@ -41,6 +44,8 @@ class Tensor:
     rows_dim: str | None = None
     index_tensor: int | None = None
     starts: dict[int, int] = field(default_factory=dict)  # by core
+    # The source of a relayout: by core, the cores that it finds the parts of its slice in.
+    owners: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 def read_tensor(
@@ -83,7 +88,18 @@ def read_tensor(
     tensor.starts = core_values(
         node.startAddressCoreCorelet_, fail, (*tree, "startAddressCoreCorelet_")
     )
+    if node.coreIdToOwners_ is not UNSET:
+        tensor.owners = _owners(node.coreIdToOwners_, fail, (*tree, "coreIdToOwners_"))
     return tensor
+
+
+def _owners(
+    given: Mapping[str, tuple[int, ...]], fail: Fail, path: tuple[str | int, ...]
+) -> dict[int, tuple[int, ...]]:
+    for core, owners in given.items():
+        if not core.isdigit() or any(not 0 <= owner < CORES for owner in owners):
+            fail(*path, core, what=f"{list(owners)}; expected cores, of which there are {CORES}")
+    return {int(core): owners for core, owners in given.items()}
 
 
 def _strides(

@@ -53,6 +53,7 @@ class Space(enum.IntEnum):
     SCALAR = 2
     CONSTANT = 3
     IOTA = 4
+    RING = 5
 
 
 class Lanes(enum.IntEnum):
@@ -98,7 +99,10 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """How a step walks one tensor: byte strides per dimension, a base per core (or one for all)."""
+    """How a step walks one tensor: byte strides per dimension, a base per core (or one for all).
+
+    `owners`, in Space.RING: for each core of the step in turn, the cores that its parts come from.
+    """
 
     space: Space
     format: int
@@ -109,6 +113,7 @@ class Operand:
     tile_stride: int = 0
     tail_tiles: int = 0
     loop_strides: tuple[int, ...] = ()
+    owners: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +136,9 @@ class Step:
     """One operation on the cores of `cores`; `extents` is one row, or a row per such core.
 
     `reduced` has a bit for each dimension that a Reduction or a Matmul accumulates, or the one of
-    the dimension along which an Argsort or Scan goes. `ring` is how many cores, neighbours in core
-    order, make a result of a Reduction or a Matmul together; 0: each makes its own.
+    the dimension along which an Argsort or Scan goes, or those that count the parts of a Ring.
+    `ring` is how many cores, neighbours in core order, make a result of a Reduction or a Matmul
+    together; 0: each makes its own. Of a Ring it is how many owners a core's parts come from.
     """
 
     opcode: str
@@ -228,7 +234,14 @@ class _Writer:
         if any(len(row) != rank for row in step.extents):
             raise ProgramError(f"extents of one step differ in rank: {step.extents}")
         first_operand, first_mask = len(self.operands), len(self.masks)
+        owners = step.ring * step.cores.bit_count()
         for operand in (*step.inputs, *step.outputs):
+            wanted = owners if operand.space is Space.RING else 0
+            if len(operand.owners) != wanted:
+                raise ProgramError(
+                    f"an operand in {operand.space.name} has {len(operand.owners)} owners; "
+                    f"its step wants {wanted}"
+                )
             self.write_operand(operand)
         for mask in step.masks:
             self.write_mask(mask)
@@ -264,7 +277,7 @@ class _Writer:
                 operand.format,
                 operand.lanes,
                 operand.tail_tiles,
-                operand.symbol,
+                self.bases.place(operand.owners) if operand.owners else operand.symbol,
                 self.bases.place(operand.bases),
                 len(operand.bases),
                 *strides,
@@ -417,7 +430,10 @@ class _Reader:
             or first_mask + masks > len(self.masks)
         ):
             raise ProgramError(f"step {index} refers behind the end of a table")
-        operands = [self.operand(i, rank, depth) for i in range(first_operand, last_operand)]
+        owners = ring * cores.bit_count()
+        operands = [
+            self.operand(i, rank, depth, owners) for i in range(first_operand, last_operand)
+        ]
         rows = tuple(
             self.extents[extent + rank * row : extent + rank * (row + 1)]
             for row in range(extent_count)
@@ -452,21 +468,25 @@ class _Reader:
             loop_strides=tuple(loops[:depth]),
         )
 
-    def operand(self, index: int, rank: int, depth: int) -> Operand:
+    def operand(self, index: int, rank: int, depth: int, owners: int) -> Operand:
         space, fmt, lanes, tail_tiles, symbol, base, base_count, *strides = self.operands[index]
         if base + base_count > len(self.bases):
             raise ProgramError(f"operand {index} refers behind the end of the bases")
         loops = tuple(strides[STEP_RANK + 1 :])
+        is_owned = space == Space.RING
+        if is_owned and symbol + owners > len(self.bases):
+            raise ProgramError(f"the owners of operand {index} lie behind the end of the bases")
         return Operand(
             space=Space(space),
             format=fmt,
-            symbol=symbol,
+            symbol=0 if is_owned else symbol,
             lanes=Lanes(lanes),
             bases=self.bases[base : base + base_count],
             strides=tuple(strides[:rank]),
             tile_stride=strides[STEP_RANK],
             tail_tiles=tail_tiles,
             loop_strides=loops[:depth],
+            owners=self.bases[symbol : symbol + owners] if is_owned else (),
         )
 
 

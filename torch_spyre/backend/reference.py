@@ -21,6 +21,7 @@ from torch_spyre.backend.reference_ops import POINTWISE, RAW, REDUCTIONS, Array,
 from torch_spyre.ir import STICK_BYTES
 from torch_spyre.ir.bundle import Address, Bundle, Execute, Node, sdsc_file
 from torch_spyre.ir.superdsc import (
+    RELAYOUT,
     RESTICKIFY,
     STICKWISE,
     Allocate,
@@ -198,6 +199,27 @@ class _Part:
         self.check(tensor, at, memory)
         return widen(memory.data.view(RAW[fmt])[at // fmt.nbytes], fmt)
 
+    def collect(self, tensor: int) -> Array:
+        """The parts of a relayout, each from the scratchpad of its owner."""
+        fmt, at = self.format(tensor), self.addresses(tensor)
+        owners = self.node_of(tensor).coreIdToOwners_
+        assert isinstance(owners, dict)
+        slices = self.sdsc.numWkSlicesPerDim_.values()
+        is_part = [n == s == 1 for n, s in zip(at.shape, slices, strict=True)]
+        parts = [n if part else 1 for n, part in zip(self.counts, is_part, strict=True)]
+        result = np.empty(
+            np.broadcast_shapes(at.shape, parts), np.float64 if fmt.domain == "F" else np.int64
+        )
+        for place, owner in zip(np.ndindex(*parts), owners[str(self.core)], strict=True):
+            memory = self.reference.memory(self.node.addresses[tensor], owner)
+            self.check(tensor, at, memory)
+            here = tuple(
+                slice(i, i + 1) if part else slice(None)
+                for i, part in zip(place, is_part, strict=True)
+            )
+            result[here] = widen(memory.data.view(RAW[fmt])[at // fmt.nbytes], fmt)
+        return result
+
     def store(self, result: Array) -> None:
         tensor = self.number(self.dsc.computeOp_[0].outputLabeledDs[0])
         fmt = self.format(tensor)
@@ -243,6 +265,8 @@ class _Part:
         if self.op in ("gather", "gather_int"):
             self.check_index()
             return self.load(self.number(inputs[0]))
+        if self.op == RELAYOUT:
+            return self.collect(self.number(inputs[0]))
         operands = [self.operand(label) for label in inputs]
         if self.op == RESTICKIFY:
             return operands[0]

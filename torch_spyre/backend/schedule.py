@@ -28,7 +28,7 @@ from torch_spyre.backend.program import (
 from torch_spyre.ir.superdsc import FORMAT_BY_NUMBER, BundleError
 
 LX_BYTES = 2 * 1024 * 1024 - 64 * 1024
-_MEMORY = (Space.DEVICE, Space.LX)
+_MEMORY = (Space.DEVICE, Space.LX, Space.RING)
 
 
 @dataclass(eq=False)
@@ -93,6 +93,8 @@ def _measure(item: Item, symbols: Sequence[Symbol]) -> None:
             _rows(item, operand, position, symbols),
         )
         _check_bounds(item, position, operand, touched, symbols)
+        if operand.space is Space.RING:  # LX as well, if of other cores
+            touched = replace(touched, space=Space.LX)
         if is_write:
             item.write = touched
         else:
@@ -135,7 +137,7 @@ def _check_bounds(
     item: Item, position: int, operand: Operand, touched: Footprint, symbols: Sequence[Symbol]
 ) -> None:
     """Refuse here what the card would refuse at load, while the file is known by name."""
-    if operand.space is Space.LX:
+    if operand.space in (Space.LX, Space.RING):
         limit, what = LX_BYTES, "the scratchpad"
     else:
         symbol = symbols[operand.symbol]

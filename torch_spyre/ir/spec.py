@@ -15,7 +15,7 @@ import msgspec
 
 from .terms import Term
 
-Kind: TypeAlias = Literal["pointwise", "restickify", "reduction", "matmul", "gather"]
+Kind: TypeAlias = Literal["pointwise", "restickify", "reduction", "matmul", "gather", "relayout"]
 
 
 class Dim(NamedTuple):
@@ -150,6 +150,11 @@ class OpSpec(msgspec.Struct, frozen=True, tag="op"):
     # Cores count through the slices of these dimensions in this order, the last one fastest;
     # dimensions that are not named come after them.
     core_order: tuple[int, ...] = ()
+    # relayout: for each core, the cores in whose scratchpads it finds the parts of its slice, in
+    # the order of `parts`, the dimensions that count them. The source's coordinates are those in
+    # the slice of any owner.
+    owners: tuple[tuple[int, ...], ...] = ()
+    parts: tuple[int, ...] = ()
     tiled_symbols: tuple[str, ...] = ()
     origin: Origin = Origin()
 

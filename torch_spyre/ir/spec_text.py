@@ -54,6 +54,9 @@ def _lines(spec: OpSpec | LoopSpec, sources: bool) -> Iterator[str]:
         yield f"       masks=[{', '.join(_mask(mask, names) for mask in spec.masks)}],"
     if spec.core_order:
         yield f"       core_order=[{', '.join(names[i] for i in spec.core_order)}],"
+    if spec.owners:
+        yield f"       parts=[{', '.join(names[i] for i in spec.parts)}],"
+        yield f"       owners={[list(row) for row in spec.owners]},"
     yield "       args=["
     for number, arg in enumerate(spec.args):
         is_last = number == len(spec.args) - 1

@@ -24,6 +24,7 @@ from .storage import STICK_BYTES
 SCHEMA_FILE = Path(__file__).with_name("superdsc.schema.json")
 
 RESTICKIFY = "restickify"
+RELAYOUT = "relayout"
 NO_CONSTANT = -1
 ELEMENTWISE, STICKWISE = 1, 2  # values of CoordInfo.elemArr
 
@@ -143,7 +144,12 @@ class Coordinates(_Record, frozen=True):
 
 
 class Allocate(_Record, frozen=True):
-    """Where a tensor lies and how its device dimensions follow each other, outermost first."""
+    """Where a tensor lies and how its device dimensions follow each other, outermost first.
+
+    The source of a relayout lies in the scratchpads of `coreIdToOwners_`: by core, one for each
+    position of the dimensions along which the source stands still and that cores do not divide,
+    in row-major order.
+    """
 
     nodeType_: Literal["allocate"]
     name_: str
@@ -155,6 +161,7 @@ class Allocate(_Record, frozen=True):
     startAddressCoreCorelet_: FoldedData
     coordinates_: Coordinates
     backGapCore_: dict[str, dict[str, int]] = {}
+    coreIdToOwners_: dict[str, tuple[int, ...]] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Presence(_Record, frozen=True):

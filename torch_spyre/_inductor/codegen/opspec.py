@@ -117,6 +117,8 @@ class _Writer:
                 ),
                 rows=op.rows,
                 core_order=op.core_order,
+                owners=() if op.collection is None else op.collection.owners,
+                parts=() if op.collection is None else op.collection.parts,
                 origin=_named(op),
             )
         ]
@@ -131,7 +133,11 @@ class _Writer:
         assert fit is not None
         coordinates = fit.where[operand]
         device_size = storage.device_size
-        if buffer.local is not None:
+        if op.collection is not None and is_input:
+            assert buffer.local is not None
+            coordinates = op.collection.inside
+            device_size = (*buffer.local.size, storage.elems_per_stick)
+        elif buffer.local is not None:
             shift = buffer.local.shift(boxes(op, operand))
             *sticks, lane = coordinates
             local = (

@@ -10,6 +10,8 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import UNSET
+
 from torch_spyre.ir.bundle import Address, Bundle, Execute, For, Node
 from torch_spyre.ir.spec import (
     ConstantArg,
@@ -23,6 +25,7 @@ from torch_spyre.ir.spec import (
 )
 from torch_spyre.ir.superdsc import (
     NO_CONSTANT,
+    RELAYOUT,
     RESTICKIFY,
     Allocate,
     Attributes,
@@ -57,6 +60,7 @@ _FIXED_CLASSES = {
     "matmul": ("INPUT", "KERNEL", "OUTPUT"),
     "gather": ("KERNEL", "KERNEL_IDX", "OUTPUT"),
 }
+_COPIES = {"restickify": RESTICKIFY, "relayout": RELAYOUT}
 _SDSC_FOLDS = counted_data(((0, "time", 1),), {"[0]": 0})
 
 
@@ -118,7 +122,7 @@ def superdsc_of(op: OpSpec, extents: tuple[int, ...] = ()) -> SuperDSC:
 def _superdsc(op: OpSpec, extents: tuple[int, ...]) -> SuperDSC:
     split = Split.of(op)
     roles = Roles.of(op)
-    name = RESTICKIFY if op.kind == "restickify" else op.op
+    name = _COPIES.get(op.kind, op.op)
     maps = core_maps(split.slices, split.order)
     stage = StageExtents(
         ss_={"name_": "core", **_sizes(split, map(min, split.shares, split.extents))},
@@ -142,7 +146,7 @@ def _superdsc(op: OpSpec, extents: tuple[int, ...]) -> SuperDSC:
             for kind, t in zip(reversed(classes), reversed(tensors), strict=True)
         },
         labeledDs_=tuple(map(_labeled, tensors, classes)),
-        scheduleTree_=tuple(map(_allocate, tensors)),
+        scheduleTree_=tuple(_allocate(op, tensor) for tensor in tensors),
         coordinateMasking_=masking,
         maskingConstId_=constants.neutral() if masks_reduce else NO_CONSTANT,
         constantInfo_=constants.table,
@@ -188,7 +192,9 @@ def _labeled(tensor: Placed, kind: str) -> LabeledDs:
     )
 
 
-def _allocate(tensor: Placed) -> Allocate:
+def _allocate(op: OpSpec, tensor: Placed) -> Allocate:
+    is_owned = op.kind == "relayout" and tensor.number == 0
+    owners = {str(core): row for core, row in enumerate(op.owners)} if is_owned else UNSET
     return Allocate(
         nodeType_="allocate",
         name_=f"allocate_Tensor{tensor.number}_{tensor.component}",
@@ -199,6 +205,7 @@ def _allocate(tensor: Placed) -> Allocate:
         maxDimSizes_=tensor.layout.sizes,
         startAddressCoreCorelet_=core_map(tensor.starts),
         coordinates_=Coordinates(tensor.layout.coordinates),
+        coreIdToOwners_=owners,
     )
 
 

@@ -179,6 +179,8 @@ def _layout(
         for name, j in zip(names, device.listed, strict=True)
         if coordinates[j].indirect is not None
     ]
+    # Every core has a slice of its own in LX, but where in an owner's its part begins may differ.
+    starts_alike = is_lx and not (roles.kind == "relayout" and is_input)
     return Layout(
         fmt,
         names,
@@ -188,7 +190,7 @@ def _layout(
         _scale(roles, split, is_input, coordinates),
         addressed[0] if addressed else None,
         offset,
-        (0,) * len(steps) if is_lx else tuple(steps),
+        (0,) * len(steps) if starts_alike else tuple(steps),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import prod
@@ -18,6 +18,7 @@ from ..price import nanoseconds, traffic
 from ..scratchpad.solvers import Request, lx_capacity, solver
 from ..sharing import Box, Boxes, Division, LocalSlice, boxes, boxes_of, together, widest
 from ..tiling import loop_spans
+from .relayout import relayouts
 
 
 def scratchpad_planning(graph: SpyreGraph) -> None:
@@ -44,13 +45,18 @@ def place_kernel(graph: SpyreGraph, ops: list[Op]) -> list[Op]:
 
 @dataclass
 class _Clone:
-    """A copy between LPDDR5 and LX for the sake of some operations, and how to do without it."""
+    """Copies into or out of LX for the sake of some operations, and how to do without them."""
 
-    buffer: Buffer
-    copy: Op
+    buffers: Sequence[Buffer]  # that must be in LX
+    copies: Sequence[Op]
     served: Sequence[Op]  # and who makes what is copied
     redo: Callable[[], None]
     undo: Callable[[], None]
+    relaid: Buffer | None = None  # what goes over the ring, if these are relayouts
+
+    @property
+    def is_placed(self) -> bool:
+        return all(buffer.place is not None for buffer in self.buffers)
 
     @property
     def pays(self) -> bool:
@@ -58,7 +64,7 @@ class _Clone:
         self.undo()
         without = nanoseconds(self.served)
         self.redo()
-        return nanoseconds((self.copy, *self.served)) < without
+        return nanoseconds((*self.copies, *self.served)) < without
 
 
 @dataclass
@@ -66,23 +72,37 @@ class _Kernel:
     graph: SpyreGraph
     ops: list[Op]
     clones: list[_Clone] = field(default_factory=list)
+    refused: set[Buffer] = field(default_factory=set)  # that had better not go over the ring
 
     def plan(self) -> list[Op]:
+        known = -1
+        while len(self.refused) > known:  # what is refused may be cloned, or leave room to others
+            known = len(self.refused)
+            self._undo(self.clones)
+            self._plan_once()
+        return self.ops
+
+    def _plan_once(self) -> None:
         if config.boundary_clones:
+            self._relayout_results()
             self._clone_inputs()
             self._clone_outputs()
         self._place()
-        if self._drop_clones():
-            self._place()  # others may have the room now
-        return self.ops
-
-    def _drop_clones(self) -> bool:
-        """Do without copies that cost more than they save."""
         useless = [clone for clone in self.clones if not clone.pays]
-        for clone in useless:
+        if useless:
+            self._drop(useless)
+            self._place()  # others may have the room now
+
+    def _drop(self, clones: Sequence[_Clone]) -> None:
+        """Do without these copies, for good."""
+        self.refused.update(clone.relaid for clone in clones if clone.relaid is not None)
+        self._undo(clones)
+
+    def _undo(self, clones: Sequence[_Clone]) -> None:
+        for clone in reversed(clones):
             clone.undo()
-        self.clones = [clone for clone in self.clones if clone not in useless]
-        return bool(useless)
+            self._forget(buffer for buffer in clone.buffers if buffer is not clone.relaid)
+        self.clones = [clone for clone in self.clones if clone not in clones]
 
     # ---- Placement -----------------------------------------------------------------------------
 
@@ -123,10 +143,7 @@ class _Kernel:
                 buffer.why_not_lx = f"{request.nbytes} bytes per core did not fit beside others"
             else:
                 buffer.place = Allocation("lx", address)
-        for clone in self.clones:
-            if clone.buffer.place is None:
-                clone.undo()
-        self.clones = [clone for clone in self.clones if clone.buffer.place is not None]
+        self._drop([clone for clone in self.clones if not clone.is_placed])
 
     def _benefit(self, buffer: Buffer) -> int:
         """Bytes that do not go through LPDDR5."""
@@ -201,7 +218,7 @@ class _Kernel:
         served = [
             (reader, i)
             for reader, i in readers
-            if _walks_sticks(reader) and owner.why_not(boxes(reader, i)) is None
+            if _walks_sticks(reader, i) and owner.why_not(boxes(reader, i)) is None
         ]
         if len(served) < 2 and not (served and not tiles and served[0][0].tiles):
             return
@@ -219,7 +236,7 @@ class _Kernel:
             _switch(served, buffer)
 
         redo()
-        self.clones.append(_Clone(clone, copy, [reader for reader, _ in served], redo, undo))
+        self.clones.append(_Clone([clone], [copy], [reader for reader, _ in served], redo, undo))
 
     def _place_before(self, served: Sequence[tuple[Op, int]], tiles: tuple[Tile, ...]) -> int:
         """Where a copy goes that these read: before them, outside of loops it is not part of."""
@@ -246,7 +263,7 @@ class _Kernel:
                 if reader.fit is not None
                 for i, read in enumerate(reader.reads)
                 if read.buffer is buffer
-                and _walks_sticks(reader)
+                and _walks_sticks(reader, i)
                 and reader.loops == op.loops
                 and owner.why_not(boxes(reader, i)) is None
             ]
@@ -272,12 +289,58 @@ class _Kernel:
 
         redo()
         users = [op, *(reader for reader, _ in served)]
-        self.clones.append(_Clone(clone, copy, users, redo, undo))
+        self.clones.append(_Clone([clone], [copy], users, redo, undo))
+
+    # ---- Relayouts -----------------------------------------------------------------------------
+
+    def _relayout_results(self) -> None:
+        """Send round the ring what cores make that others read."""
+        for op in list(self.ops):
+            buffer = op.output.buffer
+            if op.fit is None or buffer in self.refused or len(_writers(self.ops, buffer)) != 1:
+                continue
+            if why_not_lx(self.graph, buffer, self.ops):
+                self._relayout_result(op, buffer)
+
+    def _relayout_result(self, writer: Op, buffer: Buffer) -> None:
+        uses = [(op, i) for op in self.ops for i, r in enumerate(op.reads) if r.buffer is buffer]
+        if not all(_walks_sticks(*use) for use in uses):
+            return
+        moves = relayouts(writer, uses, lambda: self._buffer_like(buffer))
+        targets = [move.output.buffer for move, _ in moves]
+        placed: tuple[Allocation | None, LocalSlice | None] = None, None
+
+        def redo() -> None:
+            buffer.place, buffer.local = placed
+            for move, served in moves:
+                self.ops.insert(self._place_before(served, move.tiles), move)
+                _switch(served, move.output.buffer)
+
+        def undo() -> None:
+            nonlocal placed
+            placed = buffer.place, buffer.local
+            buffer.place = buffer.local = None
+            for move, served in moves:
+                self.ops.remove(move)
+                _switch(served, buffer)
+
+        redo()
+        if why_not_lx(self.graph, buffer, self.ops):
+            undo()
+            self._forget(targets)
+            return
+        copies = [move for move, _ in moves]
+        users = dict.fromkeys((writer, *(op for op, _ in uses)))
+        self.clones.append(_Clone([buffer, *targets], copies, list(users), redo, undo, buffer))
 
     def _buffer_like(self, buffer: Buffer) -> Buffer:
         clone = self.graph.temporary(buffer.size, buffer.dtype, buffer.stride)
         clone.numel, clone.storage = buffer.numel, buffer.storage
         return clone
+
+    def _forget(self, buffers: Iterable[Buffer]) -> None:
+        for buffer in buffers:
+            del self.graph.buffers[buffer.name]
 
 
 def why_not_lx(graph: SpyreGraph, buffer: Buffer, ops: Sequence[Op]) -> str:
@@ -306,8 +369,12 @@ def why_not_lx(graph: SpyreGraph, buffer: Buffer, ops: Sequence[Op]) -> str:
                 return f"{op.opcode} reads it element by element (restickify)"
             if op.kind == "gather" and operand < 2:
                 return "it is indirectly addressed (gather)"
+            if _divides_sticks(op, operand):
+                return f"cores of {op.opcode} share sticks of it"
             if any(step < 0 for step in op.fit.walks[operand].strides):
                 return f"{op.opcode} walks through it backwards"
+            if op.kind == "relayout":  # made for these owners
+                continue
             taking = op.loops_moving(operand)
             if taking != moving:
                 if moving:
@@ -358,9 +425,19 @@ def _local_bytes(buffer: Buffer) -> int:
     return prod(buffer.local.size) * STICK_BYTES
 
 
-def _walks_sticks(op: Op) -> bool:
-    """Is it known which core touches what? Not of copies element by element, nor of tables."""
-    return op.fit is not None and op.kind != "gather"
+def _walks_sticks(op: Op, operand: int) -> bool:
+    """Is it known which core touches which sticks of an operand, and does each take them whole?
+
+    Not of copies element by element, nor of tables.
+    """
+    return op.fit is not None and op.kind != "gather" and not _divides_sticks(op, operand)
+
+
+def _divides_sticks(op: Op, operand: int) -> bool:
+    """Do cores begin within sticks? In LX all begin where their slice does."""
+    assert op.fit is not None
+    lanes = op.fit.where[operand][-1].terms
+    return op.kind == "restickify" and any(op.slices[term.variable] > 1 for term in lanes)
 
 
 def _copy_fit(op: Op, operand: int) -> Fit | None:

@@ -138,6 +138,14 @@ void bind_cost(py::module_& m) {
       },
       py::arg("step"), "What goes round the ring, all cores together.");
   module.def(
+      "relayed_bytes",
+      [](int64_t bytes, int takers) {
+        require_at_least(0, {{"bytes", bytes}, {"takers", takers}});
+        return cost::relayed_bytes(bytes, takers);
+      },
+      py::arg("bytes"), py::arg("takers"),
+      "What a part counts on the ring that one core sends to so many.");
+  module.def(
       "dma_nanoseconds",
       [](int64_t bytes) {
         require_at_least(0, {{"bytes", bytes}});

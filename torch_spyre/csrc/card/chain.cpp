@@ -394,8 +394,8 @@ void run_with_tail(std::span<const CoreStep> steps) {
 
 bool is_stick_copy(const CoreStep& step) {
   const OperandRecord& from = *step.operand[0].record;
-  return is_kind(*step.record, StepKind::Pointwise) && is_identity(*step.record) &&
-         is_in_memory(from) && lanes_of(from) == Lanes::Vector &&
+  return (is_kind(*step.record, StepKind::Pointwise) || is_relayout(*step.record)) &&
+         is_identity(*step.record) && is_in_memory(from) && lanes_of(from) == Lanes::Vector &&
          from.format == step.output().record->format;
 }
 

@@ -34,8 +34,9 @@ void CheckedStep::check_buffer(int operand, uint64_t offset, const StickUse& use
   if (use.buffer == meant) return;
   const Buffer& held = launch_.buffers[use.buffer];
   const OperandRecord& record = *bound_.operand[operand].record;
-  const bool is_same_memory = static_cast<uint8_t>(held.space) == record.space &&
-                              (is_lx(operand) || held.symbol == record.symbol);
+  const bool is_same_memory = is_lx(operand)
+                                  ? held.space == Space::Lx
+                                  : held.space == Space::Device && held.symbol == record.symbol;
   if (!is_same_memory) return;  // the launch bound one tensor twice
   fail("buffers overlap: the stick holds " + quoted(held.name) + ", which " +
            step_text(launch_.step_of_run(use.written)) + " wrote there",
@@ -54,7 +55,8 @@ void CheckedStep::check_writer(int operand, uint64_t offset, uint32_t run) {
   const OperandRecord& written = program_.operands[writer.first_operand + writer.inputs];
   const OperandRecord& read = *bound_.operand[operand].record;
   if (has_loop_strides(written) || has_loop_strides(read)) return;
-  const Reach wide = reach_of(program_, writer, written, core_, program_.lanes[step], {});
+  const int owner = static_cast<int>(offset / kLxBytes);
+  const Reach wide = reach_of(program_, writer, written, owner, program_.lanes[step], {});
   const Reach own = reach_of(program_, record_, read, core_, bound_.lanes, {});
   if (wide.first >= own.first && wide.end <= own.end) return;
   fail("buffers overlap: " + step_text(step) + " wrote over a part of what is read here", operand,

@@ -110,9 +110,7 @@ CheckedStep::CheckedStep(CheckedLaunch& launch, uint32_t step, int core, const C
   }
 }
 
-bool CheckedStep::is_lx(int operand) const {
-  return bound_.operand[operand].record->space == static_cast<uint8_t>(Space::Lx);
-}
+bool CheckedStep::is_lx(int operand) const { return is_in_lx(*bound_.operand[operand].record); }
 const Shadow& CheckedStep::shadow_of(int operand) const {
   return is_lx(operand) ? launch_.lx : launch_.device;
 }
@@ -292,6 +290,7 @@ void CheckedStep::check_first_lanes(const char* use, int operand, uint64_t offse
 void CheckedStep::before() {
   switch (static_cast<StepKind>(record_.kind)) {
     case StepKind::Pointwise:
+    case StepKind::Ring:
       return pointwise();
     case StepKind::Restickify:
       return restickify();
@@ -306,8 +305,6 @@ void CheckedStep::before() {
     case StepKind::Argsort:
     case StepKind::Scan:
       return scan();
-    case StepKind::Ring:
-      return;
   }
 }
 

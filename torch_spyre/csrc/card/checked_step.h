@@ -4,6 +4,7 @@
 //   Pointwise, Gather  a result lane is as bad as the worst lane it is computed from (`where`: of
 //   Scatter            those it selects); an index must be valid
 //                      memory that nobody wrote may be copied, but not computed with
+//   Ring               a copy of each part; its cores have waited for each other
 //   Restickify         states move with their elements
 //   Reduction, Matmul  what is accumulated, sorted or scanned must be valid. Only lanes that stand
 //   for themselves may Argsort, Scan      be bad throughout: padding columns. Lane 0 of a stick

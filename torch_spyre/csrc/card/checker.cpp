@@ -23,7 +23,7 @@ void number_buffers(CheckedLaunch& launch) {
   const Program& program = launch.machine.program;
   launch.buffers.resize(1);
   launch.buffer_of.assign(program.operands.size(), 0);
-  std::map<std::tuple<uint8_t, uint32_t, std::string>, uint32_t> numbers;
+  std::map<std::tuple<Space, uint32_t, std::string>, uint32_t> numbers;
   const size_t named = std::min(program.steps.size(), launch.names.steps.size());
   for (size_t step = 0; step < named; ++step) {
     const std::vector<std::string>& buffers = launch.names.steps[step].buffers;
@@ -33,11 +33,10 @@ void number_buffers(CheckedLaunch& launch) {
       const OperandRecord& operand = program.operands[first + i];
       if (buffers[i].empty() || !is_in_memory(operand)) continue;
       const uint32_t symbol = is_device(operand) ? operand.symbol : 0;
+      const Space space = is_device(operand) ? Space::Device : Space::Lx;
       const auto [found, is_new] = numbers.try_emplace(
-          {operand.space, symbol, buffers[i]}, static_cast<uint32_t>(launch.buffers.size()));
-      if (is_new) {
-        launch.buffers.push_back({static_cast<Space>(operand.space), symbol, buffers[i]});
-      }
+          {space, symbol, buffers[i]}, static_cast<uint32_t>(launch.buffers.size()));
+      if (is_new) launch.buffers.push_back({space, symbol, buffers[i]});
       launch.buffer_of[first + i] = found->second;
     }
   }
@@ -75,7 +74,8 @@ class CheckedRun {
     const StepRecord& record = launch_.machine.program.steps[step];
     ++launch_.run;
     launch_.step_of.push_back(step);
-    if ((record.flags & kBarrierBefore) != 0) launch_.barrier = launch_.run;
+    const bool waits = (record.flags & kBarrierBefore) != 0 || is_relayout(record);
+    if (waits) launch_.barrier = launch_.run;
 
     std::vector<int> cores;
     std::vector<CoreStep> bound;
@@ -83,27 +83,32 @@ class CheckedRun {
       if (!has_core(record.cores, core)) continue;
       CoreStep own = bind_step(launch_.machine, step, core, {loops_.data(), depth_});
       if (own.iterations() == 0) continue;
-      cores.push_back(core);
-      bound.push_back(own);
+      const std::vector<CoreStep> parts =
+          is_relayout(record) ? relayout_parts(launch_.machine, own) : std::vector{own};
+      cores.insert(cores.end(), parts.size(), core);
+      bound.insert(bound.end(), parts.begin(), parts.end());
     }
     std::vector<CheckedStep> checks;
     checks.reserve(bound.size());
     const auto partners = static_cast<size_t>(partners_of(record));
-    std::vector<CheckedStep::Results> rings(record.ring == 0 ? 0 : bound.size() / partners);
+    const bool has_rings = accumulates_in_rings(record);
+    std::vector<CheckedStep::Results> rings(has_rings ? bound.size() / partners : 0);
     for (size_t i = 0; i < bound.size(); ++i) {
       CheckedStep& check = checks.emplace_back(launch_, step, cores[i], bound[i]);
-      if (record.ring != 0) {
+      if (has_rings) {
         const bool stores = static_cast<int>(i % partners) < storing_partners(bound);
         check.join_ring(rings[i / partners], stores);
       }
       check.before();
     }
-    if (record.ring != 0) {
+    if (has_rings) {
       for (CheckedStep& check : checks) check.before_results();
     }
     compute(record, bound);
-    if (launch_.mode != CheckMode::NonFinite) return;
-    for (CheckedStep& check : checks) check.after();
+    if (launch_.mode == CheckMode::NonFinite) {
+      for (CheckedStep& check : checks) check.after();
+    }
+    if (is_relayout(record)) launch_.barrier = launch_.run + 1;
   }
 
   void compute(const StepRecord& record, std::span<const CoreStep> bound) {
@@ -112,7 +117,7 @@ class CheckedRun {
       run_matmul(bound, &pool_);
       return;
     }
-    if (record.ring != 0) {
+    if (accumulates_in_rings(record)) {
       run_ring_reduction(bound, &pool_);
       return;
     }

@@ -34,9 +34,10 @@ struct Loops {
 // One launch. Nodes between barriers form a *segment*: a host thread carries a core through all of
 // it, while the core's scratchpad is warm. Some steps are *joint*, they run for all their cores at
 // once: a Matmul whose second operand is in device memory, for the cores may share what they
-// unpack, and a step whose cores form rings. They stand between segments: every core has done all
-// earlier steps when one begins, and begins the later ones when it has ended. Loops with a barrier
-// or a joint step inside are walked by the launching thread.
+// unpack, a step whose cores form rings, and one in which they read each other's scratchpads. They
+// stand between segments: every core has done all earlier steps when one begins, and begins the
+// later ones when it has ended. Loops with a barrier or a joint step inside are walked by the
+// launching thread.
 //
 // A program that is one segment leaves nothing in a scratchpad for later, so each thread needs just
 // one, which stays in its cache from core to core.
@@ -149,8 +150,22 @@ class Launch {
     ThreadPool* const pool = is_parallel_ && elements >= kParallelElements ? &pool_ : nullptr;
     if (is_kind(program_.steps[step], StepKind::Matmul)) {
       run_matmul(cores, pool);
+    } else if (is_relayout(program_.steps[step])) {
+      run_relayout(cores, pool);
     } else {
       run_ring_reduction(cores, pool);
+    }
+  }
+
+  void run_relayout(std::span<const CoreStep> cores, ThreadPool* pool) const {
+    const auto run_core = [&](int i) {
+      for (const CoreStep& part : relayout_parts(machine_, cores[i])) run_unit({part});
+    };
+    const int count = static_cast<int>(cores.size());
+    if (pool != nullptr) {
+      pool->run(count, run_core);
+    } else {
+      for (int i = 0; i < count; ++i) run_core(i);
     }
   }
 

@@ -49,7 +49,8 @@ class Description {
     } else if (is_tile_ && cost.bytes_read + cost.bytes_written > 0) {
       add_tile(cost);
     }
-    if (step_.ring != 0) add_ring(cost);
+    if (accumulates_in_rings(step_)) add_ring(cost);
+    if (is_relayout(step_)) add_relayout(cost);
     return cost;
   }
 
@@ -110,7 +111,8 @@ class Description {
     int64_t read = 0, written = 0;
     for (size_t i = 0; i < operands_.size(); ++i) {
       if (!is_in_memory(operands_[i]) || is_device(operands_[i])) continue;
-      const int64_t bytes = bytes_of(i, alone);
+      const int64_t parts = is_owned(operands_[i]) ? step_.ring : 1;
+      const int64_t bytes = parts * bytes_of(i, alone);
       if (i >= step_.inputs) written += bytes;
       if (is_read(i)) read += bytes;
     }
@@ -200,6 +202,23 @@ class Description {
         kept *= extent_at(program_, step_, core_slot(step_.cores, core), dim);
       }
       cost.output_elements = std::max(cost.output_elements, kept);
+    }
+  }
+
+  // What leaves each owner, and how many other cores take it as it passes.
+  void add_relayout(cost::Step& cost) const {
+    cost.relayout_split = step_.ring;
+    std::map<std::array<int64_t, 3>, int> takers;  // by owner, place and size
+    for (const int& core : cores_) {
+      const int slot = core_slot(step_.cores, core);
+      const int64_t place = base_at(program_, operands_[0], slot);
+      const int64_t bytes = bytes_of(0, {&core, 1});
+      for (const int64_t owner : owners_of(program_, step_, operands_[0], slot)) {
+        if (owner != core) ++takers[{owner, place, bytes}];
+      }
+    }
+    for (const auto& [part, count] : takers) {
+      cost.relayout_bytes += cost::relayed_bytes(part[2], count);
     }
   }
 

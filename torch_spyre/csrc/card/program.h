@@ -73,6 +73,8 @@ enum class Space : uint8_t {
   Scalar = 2,    // symbol: a Scalar
   Constant = 3,  // symbol: index into the constants
   Iota = 4,      // no memory: an int32 counted from base and strides, which count in elements
+  Ring = 5,  // the scratchpads of several cores, for the input of a Ring step; symbol: the first
+             // entry in the base table of its owners
 };
 
 // How an operand fills the lanes of the sticks of one iteration.
@@ -128,7 +130,14 @@ enum class StepKind : uint8_t {
   // (IEEE_INT32, Element). Table and result are Vectors, or both Element: then a row of the table
   // is one element. One mask with dim 0xFF holds the number of rows; an index outside is a fault.
   Gather = 4,
-  Ring = 5,  // relayout, a seam: rejected by this version's validation, by name
+  // Relayout: every core collects a slice of its own from the scratchpads of other cores, its
+  // owners, over the data ring. One input (Space::Ring) and a result in LX, both Vectors of one
+  // format. `ring` is how many owners each core has: a part of its slice comes from each. The
+  // dimensions in `reduced` count the parts, in iteration order; the input stands still along them,
+  // for all owners have their part at the same address. The base table names the owners, `ring` of
+  // them for each core that takes part, in core order; a core may be its own. All cores wait before
+  // such a step and after it. No owner may write what is read.
+  Ring = 5,
   // The reverse of Gather: inputs are the source and the index, the result is the table, which is
   // written, or combined with the source, at the rows that the index names. In iteration order, on
   // one core, so that the last of several writes to one place stays. Accumulates in fp32 or int32
@@ -176,8 +185,9 @@ struct StepRecord {
   uint32_t first_mask;
   uint8_t masks;    // how many
   uint8_t reduced;  // Reduction, Matmul: bit per dimension that is accumulated; Argsort, Scan: the
-                    // bit of the dimension along which they go
-  uint8_t ring;     // Reduction, Matmul: cores that make a result together; 0: each makes its own
+                    // bit of the dimension along which they go; Ring: of those that count owners
+  uint8_t ring;     // Reduction, Matmul: cores that make a result together; 0: each makes its own.
+                    // Ring: owners of a core's parts
   uint8_t padding;
 };
 static_assert(sizeof(StepRecord) == 40);

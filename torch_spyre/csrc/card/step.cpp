@@ -10,9 +10,9 @@
 namespace spyre {
 
 const StepTable& fast_steps() {
-  // Matmul steps run for all cores at once; validation lets no Ring step through.
+  // Matmul steps run for all cores at once; of Ring steps, these are the parts.
   static constexpr StepTable kSteps{run_pointwise, run_restickify, run_reduction,
-                                    nullptr,       run_gather,     nullptr,
+                                    nullptr,       run_gather,     run_pointwise,
                                     run_scatter,   run_argsort,    run_scan};
   return kSteps;
 }
@@ -77,6 +77,9 @@ CoreStep bind_step(const Machine& machine, uint32_t step, int core,
       operand.count = offset;
     } else if (space == Space::Lx) {
       operand.address = machine.lx + core * machine.lx_stride + offset;
+    } else if (space == Space::Ring) {
+      operand.address = machine.lx + offset;
+      operand.owners = owners_of(program, *bound.record, record, slot);
     } else {
       operand.address = machine.device + machine.bindings[record.symbol].value + offset;
     }
@@ -97,6 +100,24 @@ CoreStep slice_step(const CoreStep& step, int dim, int64_t begin, int64_t end) {
     if (operand.address != nullptr) operand.address += static_cast<int64_t>(offset);
   }
   return slice;
+}
+
+std::vector<CoreStep> relayout_parts(const Machine& machine, const CoreStep& step) {
+  std::vector<CoreStep> parts;
+  parts.reserve(step.record->ring);
+  for (const int64_t owner : step.operand[0].owners) {
+    CoreStep part = step;
+    auto number = static_cast<int64_t>(parts.size());
+    for (int dim = step.record->rank - 1; dim >= 0; --dim) {
+      if (!is_reduced(*step.record, dim)) continue;
+      const int64_t place = number % step.extent[dim];
+      part = slice_step(part, dim, place, place + 1);
+      number /= step.extent[dim];
+    }
+    part.operand[0].address += owner * machine.lx_stride;
+    parts.push_back(part);
+  }
+  return parts;
 }
 
 int storing_partners(std::span<const CoreStep> cores) {

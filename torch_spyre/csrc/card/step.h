@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "driver.h"
 #include "kernels.h"
@@ -27,11 +28,12 @@ struct Machine {
 
 struct CoreOperand {
   const OperandRecord* record = nullptr;
-  int tiles = 1;                 // sticks per iteration
-  std::byte* address = nullptr;  // Device, Lx: of the first iteration
-  uint64_t count = 0;            // Iota: the value of the first iteration's lane 0
-  kernels::Word word = 0;        // Scalar, Constant
-  bool is_streamed = false;      // a result too large for the host's caches
+  int tiles = 1;                    // sticks per iteration
+  std::byte* address = nullptr;     // Device, Lx: of the first iteration
+  uint64_t count = 0;               // Iota: the value of the first iteration's lane 0
+  kernels::Word word = 0;           // Scalar, Constant
+  bool is_streamed = false;         // a result too large for the host's caches
+  std::span<const int64_t> owners;  // Ring: of the parts; `address` is that on core 0
 };
 
 // Of the positions along a dimension, counted from the core's first one, those below `count` take
@@ -62,6 +64,9 @@ CoreStep bind_step(const Machine& machine, uint32_t step, int core,
 
 // Iterations [begin, end) of a dimension.
 CoreStep slice_step(const CoreStep& step, int dim, int64_t begin, int64_t end);
+
+// The parts of a Ring step on a core, one for each owner: copies from that owner's scratchpad.
+std::vector<CoreStep> relayout_parts(const Machine& machine, const CoreStep& step);
 
 // A dimension along which slices write disjoint memory, so that threads can share the step; -1 if
 // there is none.

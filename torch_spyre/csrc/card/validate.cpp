@@ -25,6 +25,7 @@ bool can_execute(StepKind kind, uint16_t opcode) {
     case StepKind::Pointwise:
       return group == OpcodeGroup::Pointwise;
     case StepKind::Restickify:
+    case StepKind::Ring:
       return opcode == static_cast<uint16_t>(Opcode::identity) ||
              opcode == static_cast<uint16_t>(Opcode::identity_int);
     case StepKind::Reduction:
@@ -39,8 +40,6 @@ bool can_execute(StepKind kind, uint16_t opcode) {
       return group == OpcodeGroup::Argsort;
     case StepKind::Scan:
       return group == OpcodeGroup::Scan;
-    case StepKind::Ring:
-      break;
   }
   return false;
 }
@@ -128,9 +127,6 @@ class Validator {
     if (step.kind >= kKindNames.size()) {
       reject("step", index, "unknown kind " + std::to_string(step.kind));
     }
-    if (is_kind(step, StepKind::Ring)) {
-      reject("step", index, "Ring steps are not executed by this version of the card");
-    }
     const OpcodeInfo& opcode = opcode_info(step.opcode);
     if (opcode.name.empty()) {
       reject("step", index, "unknown opcode " + std::to_string(step.opcode));
@@ -171,14 +167,14 @@ class Validator {
     const size_t index = step.first_operand + position;
     const OperandRecord& operand = program_.operands[index];
     const bool is_output = position >= step.inputs;
-    if (operand.space > static_cast<uint8_t>(Space::Iota)) {
+    if (operand.space > static_cast<uint8_t>(Space::Ring)) {
       reject("operand", index, "unknown space " + std::to_string(operand.space));
     }
     if (operand.lanes > static_cast<uint8_t>(Lanes::Element)) {
       reject("operand", index, "unknown lanes " + std::to_string(operand.lanes));
     }
     check_format(step_index, step, position, index, operand);
-    if (is_output && !is_in_memory(operand)) {
+    if (is_output && (!is_in_memory(operand) || is_owned(operand))) {
       reject("operand", index, "results go to device memory or LX");
     }
     check_symbol_of(index, operand, is_output);
@@ -357,12 +353,42 @@ class Validator {
       check_loop_strides(index, operand);
       if (!is_in_memory(operand)) continue;
       for (int core = 0; core < kCores; ++core) {
-        if (!has_core(step.cores, core)) continue;
-        if (iterations_of(program_, step, core_slot(step.cores, core)) == 0) continue;
+        if (!works(step, core)) continue;
         check_reach(index, step, operand, core, program_.lanes[node.step], loops);
       }
     }
+    if (is_relayout(step)) check_owners_stand_still(step, program_.lanes[node.step], loops);
     return (step.flags & kBarrierBefore) != 0;
+  }
+
+  // What a Ring step reads, none of its cores may write at the same time.
+  void check_owners_stand_still(const StepRecord& step, int lanes,
+                                std::span<const uint32_t> loops) {
+    const auto operands = operands_of(program_, step);
+    std::array<Reach, kCores> written{};
+    for (int core = 0; core < kCores; ++core) {
+      if (works(step, core)) {
+        written[core] = reach_of(program_, step, operands[1], core, lanes, loops);
+      }
+    }
+    for (int core = 0; core < kCores; ++core) {
+      if (!works(step, core)) continue;
+      const Reach read = reach_of(program_, step, operands[0], core, lanes, loops);
+      for (const int64_t owner :
+           owners_of(program_, step, operands[0], core_slot(step.cores, core))) {
+        const Reach& other = written[owner];
+        if (read.first < other.end && other.first < read.end) {
+          reject("operand", step.first_operand,
+                 "core " + std::to_string(core) + " reads LX of core " + std::to_string(owner) +
+                     " where that core writes in the same step");
+        }
+      }
+    }
+  }
+
+  bool works(const StepRecord& step, int core) const {
+    return has_core(step.cores, core) &&
+           iterations_of(program_, step, core_slot(step.cores, core)) != 0;
   }
 
   void check_loop_strides(size_t index, const OperandRecord& operand) {
@@ -398,9 +424,15 @@ class Validator {
              "core " + std::to_string(core) + " spans " + text(one.end - one.first) +
                  " bytes of a tensor, above the " + std::to_string(kSpanBytes) + " it can address");
     }
-    if (!device) {
-      program_.lx_high_water[core] =
-          std::max(program_.lx_high_water[core], static_cast<int64_t>(all.end));
+    const auto use_lx = [&](int64_t owner) {
+      program_.lx_high_water[owner] =
+          std::max(program_.lx_high_water[owner], static_cast<int64_t>(all.end));
+    };
+    if (is_owned(operand)) {
+      const auto owners = owners_of(program_, step, operand, core_slot(step.cores, core));
+      std::for_each(owners.begin(), owners.end(), use_lx);
+    } else if (!device) {
+      use_lx(core);
     }
   }
 

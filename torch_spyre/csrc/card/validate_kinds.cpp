@@ -22,7 +22,7 @@ class KindRules {
 
   void check() {
     check_fields();
-    if (step_.ring != 0) check_ring();
+    if (accumulates_in_rings(step_)) check_ring();
     check_operand_lanes();
     switch (static_cast<StepKind>(step_.kind)) {
       case StepKind::Reduction:
@@ -44,6 +44,9 @@ class KindRules {
       case StepKind::Scan:
         check_scan();
         break;
+      case StepKind::Ring:
+        check_relayout();
+        break;
       default:
         break;
     }
@@ -63,7 +66,7 @@ class KindRules {
     const bool accumulates =
         is_kind(step_, StepKind::Reduction) || is_kind(step_, StepKind::Matmul);
     const bool goes_along = is_kind(step_, StepKind::Argsort) || is_kind(step_, StepKind::Scan);
-    if (!accumulates && !goes_along && step_.reduced != 0) {
+    if (!accumulates && !goes_along && !is_relayout(step_) && step_.reduced != 0) {
       fail("only Reduction and Matmul steps accumulate");
     }
     if (accumulates && step_.reduced == 0) fail("it accumulates no dimension");
@@ -71,8 +74,8 @@ class KindRules {
       fail("an Argsort or Scan goes along one dimension");
     }
     if (step_.reduced >> step_.rank != 0) {
-      fail((accumulates ? "it accumulates a dimension that is not among its "
-                        : "it goes along a dimension that is not among its ") +
+      const char* const what = accumulates ? "accumulates" : goes_along ? "goes along" : "counts";
+      fail(std::string("it ") + what + " a dimension that is not among its " +
            std::to_string(step_.rank));
     }
     if (!is_kind(step_, StepKind::Matmul) && step_.lane_dim != kNoStickDim) {
@@ -83,6 +86,42 @@ class KindRules {
     }
     if (!is_kind(step_, StepKind::Pointwise) && (step_.flags & (kChained | kDiscarded)) != 0) {
       fail("only Pointwise steps are chained or discarded");
+    }
+  }
+
+  // Every core collects as many parts as it has owners.
+  void check_relayout() const {
+    const OperandRecord& from = operand(0);
+    const OperandRecord& to = operand(1);
+    if (!is_owned(from)) fail_operand(0, "a Ring step reads the scratchpads of the cores it names");
+    if (!is_in_lx(to)) fail_operand(1, "a Ring step writes to LX");
+    if (lanes_of(from) != Lanes::Vector || lanes_of(to) != Lanes::Vector ||
+        from.format != to.format) {
+      fail("a Ring step copies whole sticks of one format");
+    }
+    if (step_.ring == 0) fail("a Ring step that names no owners");
+    const int cores = std::popcount(step_.cores);
+    check_range("operand", step_.first_operand, "owners", from.symbol,
+                static_cast<uint64_t>(cores) * step_.ring, program_.bases.size());
+    for (int slot = 0; slot < cores; ++slot) {
+      Wide parts = 1;
+      for (int dim = 0; dim < step_.rank; ++dim) {
+        if (!is_reduced(step_, dim)) continue;
+        parts *= extent_at(program_, step_, slot, dim);
+        if (parts > step_.ring) break;
+      }
+      if (parts != step_.ring) {
+        fail("the parts of a core's slice are not as many as its " + std::to_string(step_.ring) +
+             " owners");
+      }
+      for (const int64_t owner : owners_of(program_, step_, from, slot)) {
+        if (owner < 0 || owner >= kCores) {
+          fail_operand(0, "owner " + std::to_string(owner) + " is no core");
+        }
+      }
+    }
+    for (int dim = 0; dim < step_.rank; ++dim) {
+      if (is_reduced(step_, dim)) check_stands_still(0, dim, "all owners have it at one address");
     }
   }
 
@@ -146,6 +185,9 @@ class KindRules {
       }
       if (is_output && lanes == Lanes::First && !is_kind(step_, StepKind::Reduction)) {
         fail_operand(i, "results fill whole sticks, but for those of Reductions");
+      }
+      if (is_owned(operand(i)) && !is_relayout(step_)) {
+        fail_operand(i, "only a Ring step reads the scratchpads of other cores");
       }
       const bool is_count = is_kind(step_, StepKind::Reduction) && i == 1 && !is_output;
       if (!is_kind(step_, StepKind::Pointwise) && !is_count && !is_in_memory(operand(i))) {

@@ -29,15 +29,28 @@ inline bool accumulates_into_table(const StepRecord& step) {
 }
 inline constexpr int kIndex = 1;  // the operand that is the index, where there is a table
 inline bool is_reduced(const StepRecord& step, int dim) { return (step.reduced >> dim & 1) != 0; }
-// Cores that make a result together.
-inline int partners_of(const StepRecord& step) { return step.ring == 0 ? 1 : step.ring; }
-
-inline bool is_in_memory(const OperandRecord& operand) {
-  return operand.space == static_cast<uint8_t>(Space::Device) ||
-         operand.space == static_cast<uint8_t>(Space::Lx);
+inline bool is_relayout(const StepRecord& step) { return is_kind(step, StepKind::Ring); }
+// Do cores make results together?
+inline bool accumulates_in_rings(const StepRecord& step) {
+  return step.ring != 0 && !is_relayout(step);
 }
+// How many of them.
+inline int partners_of(const StepRecord& step) {
+  return accumulates_in_rings(step) ? step.ring : 1;
+}
+
 inline bool is_device(const OperandRecord& operand) {
   return operand.space == static_cast<uint8_t>(Space::Device);
+}
+// Does it lie in the scratchpads of the cores that a table names?
+inline bool is_owned(const OperandRecord& operand) {
+  return operand.space == static_cast<uint8_t>(Space::Ring);
+}
+inline bool is_in_lx(const OperandRecord& operand) {
+  return operand.space == static_cast<uint8_t>(Space::Lx) || is_owned(operand);
+}
+inline bool is_in_memory(const OperandRecord& operand) {
+  return is_device(operand) || is_in_lx(operand);
 }
 inline Lanes lanes_of(const OperandRecord& operand) { return static_cast<Lanes>(operand.lanes); }
 inline DataFormat format_of(const OperandRecord& operand) {
@@ -59,6 +72,12 @@ inline int64_t base_at(const Program& program, const OperandRecord& operand, int
 }
 inline int64_t base_at(const Program& program, const MaskRecord& mask, int slot) {
   return program.bases[mask.base + (mask.base_count == 1 ? 0 : slot)];
+}
+
+// The owners of the parts of a core's slice, in the order of the parts.
+inline std::span<const int64_t> owners_of(const Program& program, const StepRecord& step,
+                                          const OperandRecord& operand, int slot) {
+  return {program.bases.data() + operand.symbol + slot * step.ring, step.ring};
 }
 
 // Is the dimension walked, on any core? Strides of the others mean nothing.

@@ -141,6 +141,11 @@ int64_t ring_bytes(const Step& step) {
   return step.relayout_bytes + hops * groups * step.output_elements * int64_t{sizeof(float)};
 }
 
+int64_t relayed_bytes(int64_t bytes, int takers) {
+  const double rounds = std::max(1.0, takers / kFreeBroadcast);
+  return static_cast<int64_t>(std::ceil(static_cast<double>(bytes) * rounds));
+}
+
 int64_t dma_nanoseconds(int64_t bytes) {
   return whole_nanoseconds(static_cast<double>(bytes) / kPcieRate);
 }

@@ -38,6 +38,8 @@ struct Step {
   // Ring
   int k_split = 1;
   int64_t output_elements = 0;  // of one K-split group
+  // Our reading of the law: its bytes are what leaves the scratchpads of the owners
+  // (`relayed_bytes`), its split is how many owners the slice of a core is collected from.
   int64_t relayout_bytes = 0;
   int relayout_split = 1;
 
@@ -61,6 +63,10 @@ int64_t nanoseconds(const Step& step);
 // What goes round the ring, all cores together: relaid bytes, and the fp32 partial sums of every
 // group of cores that share an output.
 int64_t ring_bytes(const Step& step);
+
+// What a part of a tensor counts that one core sends to others (ours). They take it as it passes,
+// up to eight of them free of charge, as with the operands of a matmul.
+int64_t relayed_bytes(int64_t bytes, int takers);
 
 // One DMA transfer over the host link.
 int64_t dma_nanoseconds(int64_t bytes);
