@@ -18,7 +18,7 @@ from steps import check_launch, same
 from torch_spyre import ir
 from torch_spyre._inductor.graph import Buffer, Op, Read
 from torch_spyre._inductor.passes import relayout as relayout_pass
-from torch_spyre._inductor.passes import scratchpad
+from torch_spyre._inductor.passes import clones
 from torch_spyre._inductor.passes.relayout import relayout
 from torch_spyre._inductor.price import op_nanoseconds
 from torch_spyre._inductor.sharing import Box, Boxes, boxes
@@ -94,7 +94,7 @@ def test_relayouts_do_not_change_a_bit(moved: Run) -> None:
 @pytest.fixture(scope="module")
 def small() -> Run:
     """Whatever the clock says: models that go step by step take their time."""
-    with mock.patch.object(scratchpad._Clone, "pays", True):
+    with mock.patch.object(clones._Clone, "pays", True):
         return run_compiled(softmax_times, operands(64, 128, 128), check_guarantees=True)
 
 
@@ -166,7 +166,7 @@ def test_checked_mode_finds_nothing_in_a_relayout(check_python) -> None:
 @pytest.mark.parametrize("seed", [3, 7, 16, 31])
 def test_random_graphs_are_right_with_every_relayout_that_is_possible(seed: int) -> None:
     """In 3, 7 and 31 cores that change the stick share the sticks of what they read."""
-    with mock.patch.object(scratchpad._Clone, "pays", True):
+    with mock.patch.object(clones._Clone, "pays", True):
         check_graph(random_graph(seed), sencores=32)
 
 
