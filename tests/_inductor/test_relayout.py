@@ -17,8 +17,8 @@ from steps import check_launch, same
 
 from torch_spyre import ir
 from torch_spyre._inductor.graph import Buffer, Op, Read
-from torch_spyre._inductor.passes import relayout as relayout_pass
 from torch_spyre._inductor.passes import clones
+from torch_spyre._inductor.passes import relayout as relayout_pass
 from torch_spyre._inductor.passes.relayout import relayout
 from torch_spyre._inductor.price import op_nanoseconds
 from torch_spyre._inductor.sharing import Box, Boxes, boxes

@@ -106,7 +106,8 @@ def test_a_reduction_in_parts_gives_the_same_bits(name: str, dim: int) -> None:
     (launch,) = run.launches
     loops = [node for node in outline(launch.bundle) if isinstance(node, tuple)]
     ((count, body),) = loops
-    assert count == (4 if dim == 0 else 2) and body[-2:] == [opcode, combining]
+    steps = [step for step in body if step != "relayout"]  # where cores share them otherwise
+    assert count == (4 if dim == 0 else 2) and steps[-2:] == [opcode, combining]
     assert as_the_reference_says(launch)
     (whole,) = run_compiled(lambda x: function(x, dim), [x]).results
     assert torch.equal(run.results[0], whole)
