@@ -326,3 +326,25 @@ def test_after_an_error_the_next_graph_compiles() -> None:
         with pytest.raises(Exception, match="bitcast"):
             compile_(_unsupported)(x.to(DEVICE))
         assert_equal(*on_both(lambda x: x * 2, x))
+
+
+def test_two_towers_of_equal_layers_are_launched_in_their_order() -> None:
+    """The tower that comes first in the graph is wanted last, so it is computed last. A kernel with
+    the end of one and the beginning of the other must not wait for Inductor's order."""
+    torch.manual_seed(0)
+    weights = [torch.randn(2, 128, 128).half() / 11 for _ in range(4)]
+
+    def layer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        inner = torch.nn.functional.layer_norm(x, x.shape[-1:])
+        return x + torch.nn.functional.gelu(inner @ w[0]) @ w[1]
+
+    def towers(x: torch.Tensor, y: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        for w in weights:
+            y = layer(y, w)
+        return layer(x, weights[0]) @ y.t()
+
+    x, y = torch.randn(64, 128).half(), torch.randn(32, 128).half()
+    run = run_compiled(towers, [x, y, *weights])
+    assert len(run.launches) > 2
+    exact = towers(*(t.float() for t in (x, y, *weights)))
+    assert (run.results[0].float() - exact).abs().max() < 2**-6 * exact.abs().max()

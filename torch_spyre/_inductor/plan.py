@@ -53,9 +53,13 @@ class Kernels:
     sizes: dict[str, Any] = field(default_factory=dict)  # one-element inputs that hold a size
 
     def ends(self, ops: Sequence[Op]) -> tuple[str, str]:
-        """The first and the last of Inductor's operations that these belong to."""
-        nodes = sorted({op.node for op in ops}, key=lambda node: self.order[node])
-        return nodes[0], nodes[-1]
+        """The first of Inductor's operations that these belong to, and the last one of these and of
+        all kernels before: our order is not Inductor's, but kernels are launched in ours."""
+        nodes = {op.node for op in ops}
+        before = {kernel.last_node for kernel in self.kernels[-1:]}
+        return min(nodes, key=self.order.__getitem__), max(
+            nodes | before, key=self.order.__getitem__
+        )
 
     def finished_by(self, node: str) -> list[PlannedKernel]:
         """Kernels whose last operation belongs to this node of Inductor's."""
