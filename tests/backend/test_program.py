@@ -6,7 +6,7 @@ import array
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import torch_spyre
@@ -112,6 +112,7 @@ programs = st.builds(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(programs)
 def test_a_program_survives_encoding(program: Program) -> None:
     assert decode(encode(program)) == program
