@@ -26,6 +26,8 @@ CASES: dict[str, dict[str, Any]] = {
     "mask": {"mask": "bool"},
     "bias": {"mask": "float"},
     "rows in memory": {"is_causal": True, "keys": 200, "is_permuted": True},
+    "no queries": {"queries": 0},
+    "no keys": {"keys": 0},
     "float32": {"is_causal": True, "keys": 200, "dtype": torch.float32},
 }
 
@@ -106,3 +108,19 @@ def test_groups_read_their_keys_once() -> None:
     )
     tensor = key.numel() * 2
     assert sum(launch.traffic.read for launch in run.launches) <= 3.2 * tensor
+
+
+def test_groups_may_have_dropout() -> None:
+    query = torch.randn(1, 8, 64, 64).half()
+    key, value = (torch.randn(1, 2, 64, 64).half() for _ in range(2))
+    value = value.abs() + 1
+    run = run_compiled(
+        lambda *x: functional.scaled_dot_product_attention(*x, dropout_p=0.5, enable_gqa=True),
+        [query, key, value],
+    )
+    wanted = functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+    assert run.results[0].shape == wanted.shape
+    # What is kept is doubled, so the means of many agree; and it was drawn, so the results do not.
+    means = run.results[0].float().mean(), wanted.float().mean()
+    assert abs(means[0] - means[1]) < 0.05 * means[1]
+    assert not torch.allclose(run.results[0].float(), wanted.float(), rtol=0.1)

@@ -48,6 +48,8 @@ def attention(
     if not enable_gqa and query.dim() > 2 and key.dim() > 2:
         torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])  # or raises
     factor = 1 / math.sqrt(query.size(-1)) if scale is None else scale
+    if query.size(-2) == 0 or key.size(-2) == 0:
+        return query.new_zeros(*query.shape[:-1], value.size(-1))
     if dropout_p > 0:
         return _with_dropout(query, key, value, factor, attn_mask, dropout_p, is_causal)
     key = key.transpose(-2, -1)
@@ -193,7 +195,7 @@ def _with_dropout(
     # Not the query: scores of some hundreds would feel its rounding to 16 bits.
     scores = mask.apply(_product(query, key.transpose(-2, -1)) * factor, keys)
     weights = torch.ops.aten._safe_softmax(scores, -1).to(query.dtype)
-    return functional.dropout(weights, dropout_p) @ value
+    return _product(functional.dropout(weights, dropout_p), value).to(query.dtype)
 
 
 def _repeated(x: Tensor, heads: int) -> Tensor:
