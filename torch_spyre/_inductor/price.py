@@ -28,6 +28,12 @@ def op_nanoseconds(op: Op) -> float:
     return float(_visits(op) * _C._cost.nanoseconds(_step(op)))
 
 
+def copy_nanoseconds(nbytes: int) -> float:
+    """Of writing that much to LPDDR5 and reading it again."""
+    read, written = _C._cost.Step(bytes_read=nbytes), _C._cost.Step(bytes_written=nbytes)
+    return float(_C._cost.nanoseconds(read) + _C._cost.nanoseconds(written))
+
+
 def traffic(op: Op, operand: int) -> int:
     """Bytes of a tensor operand that go through LPDDR5 if that is where it is."""
     if op.fit is None or (op.kind == "gather" and operand == 0):

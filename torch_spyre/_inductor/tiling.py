@@ -249,11 +249,6 @@ def loop_spans(ops: Sequence[Op]) -> dict[Op, list[tuple[int, int]]]:
     return {op: [spans[loop] for loop in op.loops] for op in ops}
 
 
-def moves_in_loop(op: Op, operand: int) -> bool:
-    """Does a loop around the operation take this operand in parts?"""
-    return any(op.loop_steps(operand))
-
-
 def tile_dims(op: Op) -> Sizes:
     """The dimensions of an operation that a loop may take in parts."""
     if op.fit is None or op.kind in ("gather", "restickify"):

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch_spyre.backend import opcodes
-from torch_spyre.ir import STICK_BYTES as STICK_BYTES  # of the format, too
+from torch_spyre.ir import CORES as CORES  # of the format, too
+from torch_spyre.ir import STICK_BYTES as STICK_BYTES
 
-CORES = 32
 STEP_RANK = 8
 LOOP_DEPTH = 4
 NO_STICK_DIM = 0xFF

@@ -16,12 +16,13 @@ from .arguments import (
 from .coordinates import Affine, Box, coordinates, core_boxes
 from .dma import Transfer, copy_plan
 from .pieces import Nest, in_sticks, padding, pieces
-from .splits import Chunk, Span, chunks, core_slices, divide
+from .splits import CORES, Chunk, Span, chunks, core_slices, divide
 from .storage import STICK_BYTES, Access, Place, Storage
 from .terms import Expression, Refined, Term, UnevenSplitError, refine
 from .walks import NeedsCopy, Walk
 
 __all__ = [
+    "CORES",
     "STICK_BYTES",
     "Access",
     "Affine",

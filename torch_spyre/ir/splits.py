@@ -13,6 +13,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
+CORES = 32
 SPAN_LIMIT = 256 * 1024 * 1024 - 4096  # bytes of one operand that a core can address
 
 

@@ -43,8 +43,6 @@ def attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """What `torch.nn.functional.scaled_dot_product_attention` computes."""
-    if is_causal and attn_mask is not None:
-        raise RuntimeError("scaled_dot_product_attention: give attn_mask or is_causal, not both")
     if not enable_gqa and query.dim() > 2 and key.dim() > 2:
         torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])  # or raises
     factor = 1 / math.sqrt(query.size(-1)) if scale is None else scale
@@ -131,8 +129,9 @@ class _Mask(NamedTuple):
             if part.size(-1) != 1:
                 part = part[..., keys.first : keys.end]
             if part.dtype == torch.bool:
-                return torch.where(part, scores, -math.inf)
-            return scores + part
+                scores = torch.where(part, scores, -math.inf)
+            else:
+                scores = scores + part
         if self.causal_from is None or (_is_number(keys.end) and keys.end <= self.causal_from + 1):
             return scores  # every row sees all of these keys
         # Counted from the chunk's first key: sections that begin there have the same mask.

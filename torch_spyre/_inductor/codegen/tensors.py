@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal, NamedTuple
 
+from torch_spyre.ir import CORES
 from torch_spyre.ir.spec import Coordinate, Dim, OpSpec, TensorArg
 from torch_spyre.ir.superdsc import FORMAT_BY_NUMBER, CoordInfo, DataFormat
 from torch_spyre.ir.terms import Term
 
 from .folds import Fold, coord_info, core_maps
-
-CORES = 32
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,6 @@ from torch_spyre.ir.terms import Term
 from ..graph import Buffer, Collection, Fit, Op, Read, Sizes
 from ..sharing import Box, Boxes, boxes, can_serve, widest
 
-CORES = 32  # on the ring
-
-
 Use: TypeAlias = tuple[Op, int]  # an operation that reads a tensor, and as which of its operands
 
 
@@ -271,4 +268,4 @@ def _owner_of(ways: Sequence[_Way], box: Box, part: Sizes) -> Sizes:
 
 def _hops(a: int, b: int) -> int:
     """Between two cores, the shorter way round."""
-    return min((a - b) % CORES, (b - a) % CORES)
+    return min((a - b) % ir.CORES, (b - a) % ir.CORES)

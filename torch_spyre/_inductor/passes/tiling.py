@@ -9,7 +9,7 @@ from math import prod
 
 from .. import config
 from ..graph import Op, SpyreGraph
-from ..price import nanoseconds
+from ..price import copy_nanoseconds, nanoseconds
 from ..sharing import forget_boxes
 from ..tiling import Loop, find_loop, new_loops, tile_dims
 from .division import divide_kernel, least_slices
@@ -22,7 +22,6 @@ MOST_PARTS = 256
 # A bound on the time to compile: operations that are planned, in all attempts for a kernel.
 BUDGET = 1500
 LEAST_ATTEMPTS = 5
-BYTES_PER_NANOSECOND = 150  # of LPDDR5
 LEAST_SHARE = 0.02  # of the time of a kernel: what is worth a loop of its own
 
 
@@ -145,7 +144,7 @@ class _Kernel:
         """Does the best plan send a result through LPDDR5, outside of loops, and feel it?"""
         self.best.state.restore()
         buffer = op.output.buffer
-        time = 2 * buffer.nbytes / BYTES_PER_NANOSECOND
+        time = copy_nanoseconds(buffer.nbytes)
         return buffer.local is None and not op.tiles and time > LEAST_SHARE * self.best.price
 
     def _cuts(self, large: list[Op], size: int, accumulates: bool, axis: int) -> tuple[_Cut, ...]:
