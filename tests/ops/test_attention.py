@@ -17,6 +17,8 @@ CASES: dict[str, dict[str, Any]] = {
     "groups": {"enable_gqa": True, "key_heads": 2},
     "mask": {"mask": "bool"},
     "bias": {"mask": "float"},
+    "mask and causal": {"mask": "bool", "is_causal": True},
+    "bias and causal": {"mask": "float", "is_causal": True},
     "rank 3": {"rank": 3},
     "wide values": {"width": 96},
     "rows first": {"is_permuted": True},
