@@ -299,8 +299,10 @@ def _bits(value: Constant) -> int:
         return 0x7F800000 if number > 0 else 0xFF800000
 
 
-def _iota(value: Index, op: Op, fit: Fit) -> IotaArg:
+def _iota(value: Index, op: Op, fit: Fit) -> IotaArg | ConstantArg:
     """The count along the one loop of its operation, which its one dimension stems from."""
     (step,) = value.strides
     in_loops = tuple(step * n for n in _loop_positions(op, 0))
+    if not fit.extents and not any(in_loops):  # a count of one number
+        return ConstantArg("I", value.offset & 0xFFFFFFFF)
     return IotaArg(value.offset, tuple(step for _ in fit.extents), in_loops)
