@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch._C._dynamo.guards import _reinterpret_tensor as reinterpret_tensor
 
 from torch_spyre.constants import DEVICE_NAME
 
@@ -25,14 +26,17 @@ def valid_part(bucket: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
 
 
 def from_bucket(bucket: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
-    """A tensor of the size that was computed; a view where its strides are the bucket's."""
+    """A tensor of the size that was computed, in the bucket's memory where its strides allow that.
+
+    No view by PyTorch's count: Dynamo would compile anew for an input that is one.
+    """
     part = valid_part(bucket, size)
     if part.stride() == tuple(stride):
-        return part
+        return reinterpret_tensor(bucket, tuple(size), tuple(stride), 0)
     result = torch.empty_strided(size, stride, dtype=part.dtype, device=part.device)
     return result.copy_(part)
 
 
 def size_tensor(number: int, device: int) -> torch.Tensor:
     """A size as a tensor with one element, for arithmetic with it."""
-    return torch.full((), number, dtype=torch.int64, device=f"{DEVICE_NAME}:{device}")
+    return torch.full((), number, dtype=torch.int32, device=f"{DEVICE_NAME}:{device}")

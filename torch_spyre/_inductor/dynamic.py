@@ -4,10 +4,14 @@ All arithmetic is done as if the size were the bucket's: tensors have the bucket
 lies beyond the valid length is padding, which masks keep out of reductions. Where that does not
 hold (an offset that depends on the size, a flattened size at the graph's edge) the graph is
 compiled for the one size that arrived.
+
+A cache that grows has a length s before a step and s + 1 after it. What is a power of two is the
+longest of such lengths, so that all of them move to the next bucket at the same step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import sympy
@@ -33,10 +37,19 @@ def bucket_of(length: int) -> int:
 class DynamicSizes:
     """The numbers behind a graph's sizes."""
 
-    def __init__(self, sizevars: SizeVarAllocator, is_static: bool = False) -> None:
+    def __init__(
+        self, sizevars: SizeVarAllocator, sizes: Iterable[Any] = (), is_static: bool = False
+    ) -> None:
+        """`sizes` are all that the graph has."""
         self._sizevars = sizevars
         self._is_static = is_static
-        self.buckets: dict[sympy.Symbol, int] = {}
+        self._numbers: dict[sympy.Symbol, int] = {}
+        self._longer: dict[sympy.Symbol, int] = {}  # the largest c of lengths s + c
+        self.lengths: dict[sympy.Expr, int] = {}  # that launches take, with the longest they may be
+        for size in () if is_static else sizes:
+            symbol, more = _and_more(self._plain(size))
+            if symbol is not None:
+                self._longer[symbol] = max(more, self._longer.get(symbol, 0))
 
     def number(self, expr: Any) -> int:
         """A size or stride: with buckets for what is symbolic."""
@@ -47,7 +60,7 @@ class DynamicSizes:
             return int(expr)
         if self._is_static:
             return int(self._sizevars.guard_int(expr))
-        values = {symbol: self._bucket(symbol) for symbol in expr.free_symbols}
+        values = {symbol: self._number(symbol) for symbol in expr.free_symbols}
         return int(expr.subs(values))
 
     def offset(self, expr: Any) -> int:
@@ -66,23 +79,32 @@ class DynamicSizes:
         if not self.is_dynamic(expr):
             return None
         expr = self._plain(expr)
-        if not isinstance(expr, sympy.Symbol):
+        if _and_more(expr)[0] is None:
             raise NeedsStaticSizesError(f"the length {expr} is no size of its own")
-        self._bucket(expr)
-        return list(self.buckets).index(expr)
+        self.lengths.setdefault(expr, self.number(expr))
+        return list(self.lengths).index(expr)
 
     def _plain(self, expr: Any) -> sympy.Expr:
         expr = self._sizevars.remove_precomputed_replacements(sympy.sympify(expr))
         return self._sizevars.simplify(expr)
 
-    def _bucket(self, symbol: sympy.Symbol) -> int:
-        if symbol not in self.buckets:
-            hint = int(self._sizevars.guarding_hint_or_throw(symbol))
-            bucket = bucket_of(hint)
-            self._sizevars.check_leq(symbol, sympy.Integer(bucket))
+    def _number(self, symbol: sympy.Symbol) -> int:
+        if symbol not in self._numbers:
+            more = self._longer.get(symbol, 0)
+            bucket = bucket_of(int(self._sizevars.guarding_hint_or_throw(symbol)) + more)
+            self._sizevars.check_leq(symbol, sympy.Integer(bucket - more))
             if bucket > LEAST_BUCKET:
                 # A cache must not serve a short length with the kernels of a larger bucket: which
                 # one it found would depend on what was compiled before.
-                self._sizevars.check_lt(sympy.Integer(bucket // 2), symbol)
-            self.buckets[symbol] = bucket
-        return self.buckets[symbol]
+                self._sizevars.check_lt(sympy.Integer(bucket // 2 - more), symbol)
+            self._numbers[symbol] = bucket - more
+        return self._numbers[symbol]
+
+
+def _and_more(expr: sympy.Expr) -> tuple[sympy.Symbol | None, int]:
+    """The s and the c of a length s + c."""
+    (*symbols,) = expr.free_symbols
+    more = expr - symbols[0] if len(symbols) == 1 else None
+    if not isinstance(more, sympy.Integer):
+        return None, 0
+    return symbols[0], int(more)

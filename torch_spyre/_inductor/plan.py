@@ -24,7 +24,7 @@ from .passes import run_passes
 from .passes.hints import wish_for_tiles
 from .passes.split import split_multi_op_bodies
 from .runtime import ArgView, serialize_kernel
-from .translate import Translation, Translator
+from .translate import Translation, Translator, sizes_of
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Kernels:
     kernels: list[PlannedKernel] = field(default_factory=list)
     tensors: dict[str, Buffer] = field(default_factory=dict)  # real tensors on the card
     order: dict[str, int] = field(default_factory=dict)  # of Inductor's operations
-    extents: tuple[Any, ...] = ()  # symbols whose values a launch takes
+    extents: tuple[Any, ...] = ()  # lengths that a launch takes
     sizes: dict[str, Any] = field(default_factory=dict)  # one-element inputs that hold a size
 
     def ends(self, ops: Sequence[Op]) -> tuple[str, str]:
@@ -78,7 +78,7 @@ def plan_graph(lowered: GraphLowering) -> Kernels:
     """Translate, run the passes, and write the bundles of a lowered graph."""
     try:
         try:
-            return _plan(lowered, DynamicSizes(lowered.sizevars))
+            return _plan(lowered, DynamicSizes(lowered.sizevars, sizes_of(lowered)))
         except NeedsStaticSizesError as error:
             debug.log.info("compiling for fixed sizes: %s", error)
             return _plan(lowered, DynamicSizes(lowered.sizevars, is_static=True))
@@ -100,10 +100,10 @@ def _plan(lowered: GraphLowering, dynamic: DynamicSizes) -> Kernels:
     _set_required_layouts(lowered, graph)
     wish_for_tiles(translation.nests, lowered)
     split_multi_op_bodies(translation.nests, graph)
-    graph.extents = tuple(dynamic.buckets.values())
+    graph.extents = tuple(dynamic.lengths.values())
     run_passes(graph)
     kernels = _kernels(lowered, translation, graph)
-    kernels.extents = tuple(dynamic.buckets)
+    kernels.extents = tuple(dynamic.lengths)
     kernels.sizes = translation.sizes
     debug.show(kernels, graph)
     return kernels

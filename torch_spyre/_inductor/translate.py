@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -80,6 +80,15 @@ class Translation:
     def add(self, nest: Nest) -> None:
         nest.segment = self.segments
         self.nests.append(nest)
+
+
+def sizes_of(graph: GraphLowering) -> Iterator[Any]:
+    """The lengths of all tensors of a graph."""
+    boxes = (box for box in graph.graph_inputs.values() if isinstance(box, inductor_ir.TensorBox))
+    buffers = (buffer for operation in graph.operations for buffer in operation.get_outputs())
+    for tensor in (*boxes, *buffers):
+        if isinstance(tensor.maybe_get_layout(), inductor_ir.Layout):
+            yield from tensor.get_size()
 
 
 class Translator:
@@ -155,7 +164,7 @@ class Translator:
             if known == expr:
                 return name
         name = f"size{len(self.done.sizes)}"
-        self.add(name, (), (), torch.int64, is_input=True)
+        self.add(name, (), (), torch.int32, is_input=True)
         self.done.sizes[name] = expr
         return name
 
@@ -266,6 +275,8 @@ class Translator:
             target = self.resolve(target_name)
             self.done.aliases[name] = target.name
             layout = layout.view.get_layout()  # the view knows where the part starts
+            # Parts behind one of dynamic length lie where its bucket ends (see `_lower_cat`).
+            reader = replace(reader, offsets=self.size)
         else:
             added = self._add_buffer(name, layout)
             assert added is not None

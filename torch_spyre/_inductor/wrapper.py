@@ -78,6 +78,16 @@ class SpyrePythonWrapperCodegen(PythonWrapperCodegen):
         planned = self.kernels.tensors[buffer.get_name()]
         return f"{_name(planned)} = {self._empty(planned)}"
 
+    def codegen_allocation(self, buffer: Any) -> None:
+        """Parts of a concatenation in a bucket are no tensors outside of its kernel."""
+        layout = buffer.get_output_spec()
+        if isinstance(layout, ir.NonOwningLayout):
+            whole = self.kernels.tensors.get(layout.view.get_name())
+            if whole is not None and whole.is_dynamic:
+                self.codegen_allocation(layout.view.data.data)
+                return
+        super().codegen_allocation(buffer)
+
     def _empty(self, buffer: Buffer) -> str:
         assert buffer.storage is not None
         return (
@@ -103,7 +113,7 @@ class SpyrePythonWrapperCodegen(PythonWrapperCodegen):
         for buffer in kernel.arguments:
             self._prepare(buffer, kernel)
         arguments = "".join(f"{_name(buffer)}, " for buffer in kernel.arguments)
-        extents = "".join(f"{symbol}, " for symbol in self.kernels.extents)
+        extents = "".join(f"{self.codegen_sizevar(n)}, " for n in self.kernels.extents)
         self.writeline(f"{self._kernel_name(kernel)}.launch(({arguments}), ({extents}))")
         for buffer, argument in zip(kernel.arguments, kernel.draft.spec.args, strict=True):
             if buffer.is_dynamic and argument.is_written and not buffer.is_temporary:

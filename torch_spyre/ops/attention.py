@@ -209,7 +209,8 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     if a.dim() > 2 and b.dim() > 2 and a.size(-3) != b.size(-3) and b.size(-3) > 1:
         b = _repeated(b, a.size(-3))
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    left = a.expand(*batch, *a.shape[-2:]).reshape(-1, *a.shape[-2:])
-    right = b.expand(*batch, *b.shape[-2:]).reshape(-1, *b.shape[-2:])
+    count = math.prod(batch)  # not -1: a quotient of dynamic lengths is no number to PyTorch
+    left = a.expand(*batch, *a.shape[-2:]).reshape(count, *a.shape[-2:])
+    right = b.expand(*batch, *b.shape[-2:]).reshape(count, *b.shape[-2:])
     product = torch.ops.spyre.bmm_to_float(left, right)
     return product.view(*batch, a.size(-2), b.size(-1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -103,8 +103,7 @@ class _Splitter:
         if nest.reduction == "batchmatmul":
             a, b = (self._source(value) for value in nest.values)
             reduced = loops[nest.outer :]
-            op = self._emit("batchmatmul", "matmul", loops, [a, b], target, reduced)
-            self._mask(op)
+            self._emit("batchmatmul", "matmul", loops, [a, b], target, reduced)
         elif nest.reduction is not None:
             self._reduce(loops, target)
         else:
@@ -133,20 +132,17 @@ class _Splitter:
         source = self._source(value)
         if kind_of(value.dtype) is formats.Kind.INT:
             opcode += "_int"
-        op = self._emit(opcode, "reduction", loops, [self._tensor(source, value)], target, reduced)
-        self._mask(op)
+        self._emit(opcode, "reduction", loops, [self._tensor(source, value)], target, reduced)
 
-    def _mask(self, op: Op) -> None:
+    def _masks(self, digits: dict[int, tuple[tuple[int, int], ...]]) -> Iterator[Mask]:
         """Reduced loops of a dynamic length end at the length that a launch gives."""
-        nest = self.nest
-        kept = [i for i in range(len(nest.extents)) if nest.extents[i] != 1]
-        for number, symbol in enumerate(nest.symbols):
-            if symbol is None:
+        for loop, symbol in enumerate(self.nest.symbols, self.nest.outer):
+            if symbol is None or loop not in digits:
                 continue
-            loop = nest.outer + number
-            if loop not in kept or len(op.extents) != len(kept):
+            if len(digits[loop]) > 1:
                 raise NeedsStaticSizesError("a view divides a reduced dimension of dynamic length")
-            op.masks += (Mask(kept.index(loop), symbol, is_symbol=True),)
+            ((digit, _),) = digits[loop]
+            yield Mask(digit, symbol, is_symbol=True)
 
     # ---- Values --------------------------------------------------------------------------------
 
@@ -405,14 +401,15 @@ class _Splitter:
                 access = next(accesses)
                 reads.append(Read(source.buffer, access.offset, access.strides))
         access = next(accesses)
-        digits = [refined.digits[number[i]] for i in reduced if i in number]
+        digits = {i: refined.digits[number[i]] for i in reduced if i in number}
         op = Op(
             opcode,
             kind,
             refined.extents,
             reads,
             Read(into.buffer, access.offset, access.strides),
-            reduced=tuple(digit for group in digits for digit, _ in group),
+            reduced=tuple(digit for group in digits.values() for digit, _ in group),
+            masks=tuple(self._masks(digits)),
             origin=self.nest.origin,
             node=self.nest.node,
             wishes=wishes,
