@@ -113,7 +113,8 @@ class SpyrePythonWrapperCodegen(PythonWrapperCodegen):
         for buffer in kernel.arguments:
             self._prepare(buffer, kernel)
         arguments = "".join(f"{_name(buffer)}, " for buffer in kernel.arguments)
-        extents = "".join(f"{self.codegen_sizevar(n)}, " for n in self.kernels.extents)
+        lengths = [self.kernels.extents[number] for number in kernel.draft.lengths]
+        extents = "".join(f"{self.codegen_sizevar(length)}, " for length in lengths)
         self.writeline(f"{self._kernel_name(kernel)}.launch(({arguments}), ({extents}))")
         for buffer, argument in zip(kernel.arguments, kernel.draft.spec.args, strict=True):
             if buffer.is_dynamic and argument.is_written and not buffer.is_temporary:

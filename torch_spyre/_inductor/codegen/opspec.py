@@ -22,6 +22,7 @@ from torch_spyre.ir.spec import (
     KernelArg,
     KernelSpec,
     LoopSpec,
+    Mask,
     OpSpec,
     Origin,
     TensorArg,
@@ -42,6 +43,7 @@ class KernelDraft:
     number: int
     spec: KernelSpec
     arguments: tuple[Buffer, ...]
+    lengths: tuple[int, ...]  # which of the graph's dynamic lengths a launch takes
     ops: tuple[Op, ...]
 
 
@@ -60,6 +62,7 @@ class _Writer:
     _arguments: dict[Buffer, int] = field(default_factory=dict)
     _reach: dict[Buffer, int] = field(default_factory=dict)
     _written: set[Buffer] = field(default_factory=set)
+    _lengths: dict[int, int] = field(default_factory=dict)
 
     def write(self, ops: Sequence[Op]) -> KernelDraft:
         body = self._body(ops, 0)
@@ -67,8 +70,11 @@ class _Writer:
             KernelArg(buffer.format.value, self._reach[buffer], buffer in self._written)
             for buffer in self._arguments
         )
-        spec = KernelSpec(args, body, self.graph.pool_bytes.get(self.number, 0), self.graph.extents)
-        return KernelDraft(self.number, spec, tuple(self._arguments), tuple(ops))
+        extents = tuple(self.graph.extents[number] for number in self._lengths)
+        spec = KernelSpec(args, body, self.graph.pool_bytes.get(self.number, 0), extents)
+        return KernelDraft(
+            self.number, spec, tuple(self._arguments), tuple(self._lengths), tuple(ops)
+        )
 
     def _body(self, ops: Sequence[Op], depth: int) -> tuple[OpSpec | LoopSpec, ...]:
         """Operations in order, those of one loop together in it."""
@@ -111,10 +117,7 @@ class _Writer:
                 lanes=fit.lanes,
                 lane=fit.lane,
                 reduced=fit.reduced,
-                masks=tuple(
-                    msgspec.structs.replace(mask, loop_positions=_loop_positions(op, mask.dim))
-                    for mask in op.masks
-                ),
+                masks=tuple(self._mask(op, mask) for mask in op.masks),
                 rows=op.rows,
                 core_order=op.core_order,
                 owners=() if op.collection is None else op.collection.owners,
@@ -122,6 +125,13 @@ class _Writer:
                 origin=_named(op),
             )
         ]
+
+    def _mask(self, op: Op, mask: Mask) -> Mask:
+        valid = mask.valid
+        if mask.is_symbol:  # a kernel has its own, so that those of equal layers are equal
+            valid = self._lengths.setdefault(valid, len(self._lengths))
+        positions = _loop_positions(op, mask.dim)
+        return msgspec.structs.replace(mask, valid=valid, loop_positions=positions)
 
     # ---- Tensors -------------------------------------------------------------------------------
 
