@@ -94,3 +94,38 @@ def test_indices_in_the_rest_of_a_bucket_do_no_harm():
         got = compiled(index.to("spyre"), table.to("spyre")).cpu()
         want = (table.to("spyre") + 1).cpu()[index]
         assert torch.equal(got, want)
+
+
+def test_a_cache_that_grows_compiles_a_graph_per_bucket():
+    """One for the length that came first, then 2 to 127, 128 to 255, 256 to 511."""
+
+    def step(query, keys, values, row):
+        keys, values = torch.cat([keys, row], 2), torch.cat([values, row * 2], 2)
+        attend = functional.scaled_dot_product_attention
+        return attend(query, keys, values, enable_gqa=True), keys, values
+
+    def rows(*shape):
+        return torch.randn(shape).half().to("spyre").cpu()  # as the card holds them
+
+    torch.manual_seed(0)
+    compiled = torch.compile(step)
+    keys, values = rows(1, 2, 120, 64), rows(1, 2, 120, 64)
+    on_card = keys.to("spyre"), values.to("spyre")
+    for length in range(120, 262):
+        query, row = rows(1, 4, 1, 64), rows(1, 2, 1, 64)
+        got, *on_card = compiled(query.to("spyre"), *on_card, row.to("spyre"))
+        want, keys, values = step(query, keys, values, row)
+        assert [tuple(x.stride()) for x in on_card] == [keys.stride(), values.stride()]
+        assert (got.cpu() - want).abs().max() < 2**-8, length
+        assert all(x._base is None for x in on_card)  # Dynamo compiles anew for views
+    assert torch.equal(on_card[0].cpu(), keys)
+    assert torch.equal(on_card[1].cpu(), values)
+    assert counters["stats"]["unique_graphs"] == 4
+
+
+def test_a_cache_that_grows_by_several_rows_is_compiled_for_its_length():
+    compiled = torch.compile(lambda cache, rows: torch.cat([cache, rows], 1))
+    for length in (20, 21, 22):
+        cache, rows = torch.ones(2, length, 64).half(), torch.zeros(2, 3, 64).half()
+        result = compiled(cache.to("spyre"), rows.to("spyre")).cpu()
+        assert torch.equal(result, torch.cat([cache, rows], 1))

@@ -397,3 +397,28 @@ def test_a_copy_of_whole_sticks_is_not_chained_to_one_that_ends_inside() -> None
     x = torch.randn(8, 64, dtype=torch.float16).to("spyre")
     model = torch.compile(lambda x: torch.cat([x, x[..., :3]], -1), dynamic=False)
     assert torch.equal(model(x).cpu(), torch.cat([x.cpu(), x.cpu()[..., :3]], -1))
+
+
+def test_a_count_of_one_number_is_a_constant() -> None:
+    def model(x: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        return x + torch.arange(1, device=x.device) + start
+
+    x, start = torch.randn(5, 70), torch.tensor(3)
+    got = torch.compile(model, dynamic=False)(x.to("spyre"), start.to("spyre")).cpu()
+    torch.testing.assert_close(got, model(x, start))
+
+
+def test_rows_of_an_input_are_written_in_place() -> None:
+    """A static cache: no copy of it is made, in the graph or by the operation."""
+
+    def model(cache: torch.Tensor, place: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        cache.index_copy_(2, place, row * 2)
+        return cache[:, :, :2].sum()
+
+    cache, row = torch.zeros(1, 8, 2048, 128).half(), torch.ones(1, 8, 1, 128).half()
+    on_card, place = cache.to("spyre"), torch.tensor([700])
+    torch.spyre.reset_peak_memory_stats()
+    before = torch.spyre.memory_allocated()
+    torch.compile(model)(on_card, place.to("spyre"), row.to("spyre"))
+    assert torch.spyre.max_memory_allocated() - before < cache.nbytes // 4
+    assert torch.equal(on_card.cpu(), cache.index_copy_(2, place, row * 2))

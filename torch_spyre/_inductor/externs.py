@@ -27,7 +27,8 @@ from .errors import Unsupported
 aten = torch.ops.aten
 
 EXTERN = (
-    # Writing where an index says.
+    # Writing where an index says. Inductor makes `index_put` of `index_copy`, and lets it write in
+    # place where nobody needs what was there.
     aten.scatter,
     aten.scatter_add,
     aten.scatter_reduce,
@@ -35,7 +36,6 @@ EXTERN = (
     aten.index_put_,
     aten._unsafe_index_put,
     aten.index_add,
-    aten.index_copy,
     aten.index_fill,
     aten.index_reduce,
     aten.put,

@@ -84,7 +84,7 @@ class SpyrePythonWrapperCodegen(PythonWrapperCodegen):
         if isinstance(layout, ir.NonOwningLayout):
             whole = self.kernels.tensors.get(layout.view.get_name())
             if whole is not None and whole.is_dynamic:
-                self.codegen_allocation(layout.view.data.data)
+                self.codegen_allocation(V.graph.get_buffer(layout.view.get_name()))
                 return
         super().codegen_allocation(buffer)
 

@@ -19,6 +19,7 @@ from torch_spyre.backend.program import (
     NO_STICK_DIM,
     STEP_RANK,
     STICK_BYTES,
+    TABLE_ROWS,
     Lanes,
     Mask,
     Operand,
@@ -180,6 +181,24 @@ class Emitter:
             table,
             replace(rows, strides=(0,) * len(nest.extents)),
             masks=masks,
+        )
+
+    def scatter_rows(self, plan: ir.GatherAligned, source: View, index: View, table: View) -> None:
+        """Sticks of the source to the rows of the table that an index names.
+
+        The plan is that of the gather which would read them back.
+        """
+        rows, places, sticks = (from_aligned(walk) for walk in plan.operands)
+        self._step(
+            "scatter_int" if table.format.domain == "I" else "scatter",
+            StepKind.SCATTER,
+            plan.extents,
+            plan.stick_dim,
+            [source, index],
+            [sticks, places],
+            table,
+            replace(rows, tiles=plan.rows, tile_stride=plan.row_stride),
+            masks=(Mask(dim=TABLE_ROWS, valid=plan.rows),),
         )
 
     def argsort(self, source: View, into: View, dim: int, descending: bool = False) -> None:

@@ -30,6 +30,7 @@ from torch_spyre.ops.plan import (
     UnsupportedError,
 )
 from torch_spyre.ops.registry import Pointwise, overloads
+from torch_spyre.ops.row_writes import plan_row_writes
 from torch_spyre.ops.views import View, layout, order_with_stick, view_of
 
 COPY = "spyre::copy"
@@ -52,7 +53,7 @@ def plan(name: str, args: Sequence[Argument]) -> Plan:
         return plan_copy(to, source)
     overload = overloads().get(name)
     if overload is None:
-        return _traced(name, args)
+        return plan_row_writes(name, args) or _traced(name, args)
     arguments = dict(zip(overload.arguments, args, strict=True))
     result = infer(overload, arguments)
     tensors = [arg for arg in arguments.values() if isinstance(arg, TensorMeta)]

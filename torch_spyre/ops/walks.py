@@ -12,7 +12,7 @@ from torch_spyre.ops.nests import is_linear, shareable
 from torch_spyre.ops.plan import Sizes
 from torch_spyre.ops.views import View
 
-_LANES = {"vector": Lanes.VECTOR, "first": Lanes.FIRST}
+_LANES = {"vector": Lanes.VECTOR, "first": Lanes.FIRST, "element": Lanes.ELEMENT}
 
 
 @dataclass(frozen=True)
