@@ -108,7 +108,7 @@ def test_of_two_rows_for_one_place_the_last_stays() -> None:
 def test_a_place_outside_is_an_error() -> None:
     x = torch.zeros(9, 64, device="spyre", dtype=torch.float16)
     rows = torch.ones(1, 64, device="spyre", dtype=torch.float16)
+    x.index_copy_(0, torch.tensor([9], device="spyre"), rows)
     with pytest.raises(IndexError, match="index 9 is out of range for a table of 9 rows"):
-        x.index_copy_(0, torch.tensor([9], device="spyre"), rows)
         torch.spyre.synchronize()
     torch.spyre.reset()
