@@ -47,6 +47,7 @@ class Buffer:
     is_laid_out: bool = False  # the model asked for its layout
     is_dynamic: bool = False  # `size` is that of a bucket
     shape: tuple[Any, ...] = ()  # the size as Inductor has it, with symbols
+    kernels: set[int] = field(default_factory=set)  # that touch it
     storage: ir.Storage | None = None  # the device layout
     place: Allocation | None = None
     local: LocalSlice | None = None  # in a scratchpad: what each core holds

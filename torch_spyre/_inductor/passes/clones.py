@@ -110,7 +110,7 @@ class Clones:
         if not writers:
             return True
         is_whole = len(writers) == 1 and not writers[0].tiles
-        return is_whole and bool(why_not_lx(self.graph, buffer, self.ops))
+        return is_whole and bool(why_not_lx(buffer, self.ops))
 
     def _clone_input(
         self, buffer: Buffer, readers: Sequence[tuple[Op, int]], tiles: tuple[Tile, ...]
@@ -157,7 +157,7 @@ class Clones:
         for op in list(self.ops):
             buffer = op.output.buffer
             is_only = len(writers_of(self.ops, buffer)) == 1
-            if not leaves(buffer, self.graph, op.kernel) or not is_only or op.fit is None:
+            if not leaves(buffer, op.kernel) or not is_only or op.fit is None:
                 continue
             if buffer.is_mutated:
                 continue
@@ -205,7 +205,7 @@ class Clones:
             buffer = op.output.buffer
             if op.fit is None or buffer in self.refused or len(writers_of(self.ops, buffer)) != 1:
                 continue
-            if why_not_lx(self.graph, buffer, self.ops):
+            if why_not_lx(buffer, self.ops):
                 self._relayout_result(op, buffer)
 
     def _relayout_result(self, writer: Op, buffer: Buffer) -> None:
@@ -231,7 +231,7 @@ class Clones:
                 _switch(served, buffer)
 
         redo()
-        if why_not_lx(self.graph, buffer, self.ops):
+        if why_not_lx(buffer, self.ops):
             undo()
             self._forget(targets)
             return

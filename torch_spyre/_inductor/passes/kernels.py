@@ -14,7 +14,8 @@ def group_into_kernels(graph: SpyreGraph) -> None:
     """Cut the operations where their sequence repeats: equal layers become equal kernels.
 
     Needs: `op.kernel` grows where operations that are not ours lie between.  Leaves: consecutive
-    kernel numbers. Within a repeated stretch the cut lies where the fewest bytes cross it.
+    kernel numbers, and `buffer.kernels`. Within a repeated stretch the cut lies where the fewest
+    bytes cross it.
     """
     number = 0
     for _, stretch in groupby(graph.ops, key=lambda op: op.kernel):
@@ -23,6 +24,8 @@ def group_into_kernels(graph: SpyreGraph) -> None:
         for i, op in enumerate(ops):
             number += i in cuts
             op.kernel = number
+            for tensor in op.tensors:
+                tensor.buffer.kernels.add(number)
         number += 1
 
 

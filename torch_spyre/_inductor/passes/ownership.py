@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..graph import Buffer, Op, SpyreGraph
+from ..graph import Buffer, Op
 from ..sharing import Boxes, LocalSlice, boxes, together
 
 
-def why_not_lx(graph: SpyreGraph, buffer: Buffer, ops: Sequence[Op]) -> str:
+def why_not_lx(buffer: Buffer, ops: Sequence[Op]) -> str:
     """The one place that decides whether a buffer may live in a scratchpad; empty if it may."""
     if not buffer.is_temporary:
         return "it enters or leaves the graph"
-    kernel = ops[0].kernel
-    if leaves(buffer, graph, kernel):
+    if leaves(buffer, ops[0].kernel):
         return "another kernel reads it, and nothing in LX survives a kernel"
     writers = writers_of(ops, buffer)
     if any(writer.fit is None for writer in writers):
@@ -60,14 +59,9 @@ def owners_of(writers: Sequence[Op]) -> Boxes | None:
     return together([boxes(op, len(op.tensors) - 1) for op in writers])
 
 
-def leaves(buffer: Buffer, graph: SpyreGraph, kernel: int) -> bool:
+def leaves(buffer: Buffer, kernel: int) -> bool:
     """Does somebody outside this kernel see the buffer?"""
-    if buffer.is_output:
-        return True
-    return any(
-        op.kernel != kernel and any(tensor.buffer is buffer for tensor in op.tensors)
-        for op in graph.ops
-    )
+    return buffer.is_output or not buffer.kernels <= {kernel}
 
 
 def walks_sticks(op: Op, operand: int) -> bool:

@@ -68,7 +68,7 @@ class _Kernel:
         requests = []
         for buffer, start in first.items():
             buffer.place = buffer.local = None
-            buffer.why_not_lx = why_not_lx(self.graph, buffer, self.ops)
+            buffer.why_not_lx = why_not_lx(buffer, self.ops)
             if buffer.why_not_lx:
                 continue
             owner = self.ops[start]

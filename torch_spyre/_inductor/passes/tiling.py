@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, product
 from math import prod
@@ -13,6 +13,7 @@ from ..price import copy_nanoseconds, nanoseconds
 from ..sharing import forget_boxes
 from ..tiling import Loop, find_loop, new_loops, tile_dims
 from .division import divide_kernel, least_slices
+from .repeats import Planned, identity
 from .scratchpad import place_kernel
 
 LEAST_BYTES = 1 << 18  # of a result whose way through LPDDR5 is worth a thought
@@ -35,8 +36,16 @@ def plan_together(graph: SpyreGraph) -> None:
     forget_boxes()
     numbers = new_loops(graph.ops)
     planned: list[Op] = []
+    known: dict[Hashable, Planned] = {}
     for _, stretch in groupby(graph.ops, key=lambda op: op.kernel):
-        planned += _Kernel(graph, list(stretch), numbers).plan()
+        ops = list(stretch)
+        key = identity(ops)
+        if key in known:
+            planned += known[key].carry_over(ops, graph, numbers)
+            continue
+        known[key] = Planned.before(ops)
+        known[key].ops = _Kernel(graph, ops, numbers).plan()
+        planned += known[key].ops
     graph.ops = planned
 
 
