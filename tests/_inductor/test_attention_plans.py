@@ -124,3 +124,15 @@ def test_groups_may_have_dropout() -> None:
     means = run.results[0].float().mean(), wanted.float().mean()
     assert abs(means[0] - means[1]) < 0.05 * means[1]
     assert not torch.allclose(run.results[0].float(), wanted.float(), rtol=0.1)
+
+
+def test_narrow_heads_do_not_take_a_stick_per_element() -> None:
+    """Heads of 32 out of rows of 384: half a stick each, not 32 sticks."""
+
+    def attend(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        q, k, v = ((x @ w * n).view(4, 128, 12, 32).transpose(1, 2) for n in (1, 2, 3))
+        return functional.scaled_dot_product_attention(q, k, v)
+
+    x, w = torch.randn(4 * 128, 384).half(), torch.randn(384, 384).half() * 0.05
+    run = run_compiled(attend, [x, w])
+    assert max(launch.traffic.written for launch in run.launches) < 20 * x.nbytes
