@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch._C._dynamo.guards import _reinterpret_tensor as reinterpret_tensor
+from torch._C._dynamo.guards import (  # type: ignore[attr-defined]
+    _reinterpret_tensor as reinterpret_tensor,
+)
 
 from torch_spyre.constants import DEVICE_NAME
 

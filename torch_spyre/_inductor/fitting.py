@@ -243,4 +243,25 @@ def copy_bytes(copy: Copy, read: Read) -> int:
     elements = prod(copy.extents)
     length = copy.size[-1] if copy.size and not copy.is_sparse else 1
     sticks = elements // max(length, 1) * -(-length * nbytes // 128)
-    return elements * nbytes + sticks * 128
+    return elements * nbytes + sticks * 128 + _sparse_bytes(read, elements)
+
+
+def sparse_bytes(op: Op) -> int:
+    """What a matmul moves in vain because some of its tensors have one element per stick.
+
+    Elsewhere such tensors are small, results of reductions and what is computed with them.
+    """
+    if op.kind != "matmul":
+        return 0
+    total = 0
+    for tensor in op.tensors:
+        moving = (n for n, step in zip(op.extents, tensor.strides, strict=True) if step)
+        total += _sparse_bytes(tensor, prod(moving))
+    return total
+
+
+def _sparse_bytes(tensor: Read, elements: int) -> int:
+    """Beyond the bytes of these elements themselves."""
+    storage, nbytes = tensor.buffer.storage, tensor.buffer.format.nbytes
+    is_sparse = storage is not None and _is_sparse(storage)
+    return elements * (ir.STICK_BYTES - nbytes) if is_sparse else 0
