@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch._C._dynamo.guards import (  # type: ignore[attr-defined]
+    _reinterpret_tensor as reinterpret_tensor,
+)
 
 from torch_spyre.constants import DEVICE_NAME
 
@@ -31,7 +34,7 @@ def from_bucket(bucket: torch.Tensor, size: Sequence[int], stride: Sequence[int]
     """
     part = valid_part(bucket, size)
     if part.stride() == tuple(stride):
-        return torch.ops.inductor._reinterpret_tensor(bucket, tuple(size), tuple(stride), 0)
+        return reinterpret_tensor(bucket, tuple(size), tuple(stride), 0)
     result = torch.empty_strided(size, stride, dtype=part.dtype, device=part.device)
     return result.copy_(part)
 
