@@ -86,6 +86,27 @@ def test_an_offset_that_depends_on_the_length_is_compiled_for_that_length():
         assert torch.equal(compiled(x.to("spyre")).cpu(), (x.to("spyre")[-1] * 2).cpu())
 
 
+@pytest.mark.parametrize(("batch", "heads", "groups"), [(1, 4, 2), (2, 6, 3), (1, 4, 4)])
+def test_heads_that_are_dynamic_too_find_their_keys(batch: int, heads: int, groups: int):
+    """heads // groups is no length that a bucket could stand for."""
+
+    def attend_in_groups(query, key):
+        return functional.scaled_dot_product_attention(query, key, key, enable_gqa=True)
+
+    torch.manual_seed(0)
+    query, key = torch.randn(batch, heads, 3, 64).half(), torch.randn(batch, groups, 20, 64).half()
+    compiled = torch.compile(attend_in_groups, dynamic=True)
+    got = compiled(query.to("spyre"), key.to("spyre")).cpu().float()
+    assert (got - attend_in_groups(query.float(), key.float())).abs().max() < 2**-7
+
+
+def test_a_difference_of_lengths_is_compiled_for_the_lengths():
+    compiled = torch.compile(lambda x, y: x[: x.size(0) - y.size(0)] * 2, dynamic=True)
+    for lengths in ((9, 3), (9, 4), (70, 68)):
+        x, y = (torch.ones(n, 64).half().to("spyre") for n in lengths)
+        assert compiled(x, y).shape == (lengths[0] - lengths[1], 64)
+
+
 def test_indices_in_the_rest_of_a_bucket_do_no_harm():
     table = torch.randn(50, 64).half()
     compiled = torch.compile(lambda index, table: functional.embedding(index, table) + 1)
