@@ -118,7 +118,7 @@ def test_indices_in_the_rest_of_a_bucket_do_no_harm():
 
 
 def test_a_cache_that_grows_compiles_a_graph_per_bucket():
-    """One for the length that came first, then 2 to 127, 128 to 255, 256 to 511."""
+    """Lengths 2 to 127, 128 to 255, 256 to 511: the first is no graph of its own."""
 
     def step(query, keys, values, row):
         keys, values = torch.cat([keys, row], 2), torch.cat([values, row * 2], 2)
@@ -141,7 +141,43 @@ def test_a_cache_that_grows_compiles_a_graph_per_bucket():
         assert all(x._base is None for x in on_card)  # Dynamo compiles anew for views
     assert torch.equal(on_card[0].cpu(), keys)
     assert torch.equal(on_card[1].cpu(), values)
-    assert counters["stats"]["unique_graphs"] == 4
+    assert counters["stats"]["unique_graphs"] == 3
+
+
+def graphs_of_steps(function, lengths, **settings) -> int:
+    compiled = torch.compile(function, **settings)
+    row = torch.ones(2, 1, 64).half()
+    for length in lengths:
+        cache = torch.ones(2, length, 64).half()
+        grown = compiled(cache.to("spyre"), row.to("spyre"))
+        assert torch.equal(grown.cpu(), function(cache, row))
+    return counters["stats"]["unique_graphs"]
+
+
+def test_only_what_leaves_the_graph_longer_is_expected_to_grow():
+    assert graphs_of_steps(lambda cache, row: torch.cat([cache, row], 1), [20, 21, 22]) == 1
+    assert graphs_of_steps(lambda cache, row: torch.cat([cache, row], 1)[:, -30:], [20, 21]) == 2
+    assert graphs_of_steps(lambda cache, row: torch.cat([cache, row], 1).sum(1), [20]) == 3
+    assert graphs_of_steps(lambda cache, row: torch.cat([row, cache], 1), [20]) == 4
+
+
+def test_who_wants_fixed_sizes_gets_them_for_growing_caches_too():
+    grow = lambda cache, row: torch.cat([cache, row], 1)  # noqa: E731
+    assert graphs_of_steps(grow, [20, 21, 22], dynamic=False) == 3
+
+
+def test_a_cache_of_one_row_is_compiled_for_itself():
+    assert graphs_of_steps(lambda cache, row: torch.cat([cache, row], 1), [1, 2, 3, 4]) == 2
+
+
+def test_a_cache_that_starts_empty_has_the_strides_of_eager_mode():
+    def start(row):
+        return torch.cat([torch.empty(0, dtype=row.dtype, device=row.device), row], -2)
+
+    rows = torch.randn(1, 12, 2, 64).half().to("spyre").transpose(1, 2)
+    started = torch.compile(start)(rows)
+    assert started.stride() == start(rows).stride() == start(rows.cpu()).stride()
+    assert torch.equal(started.cpu(), rows.cpu())
 
 
 def test_a_cache_that_grows_by_several_rows_is_compiled_for_its_length():
