@@ -208,24 +208,33 @@ void record_use(const c10::DataPtr& data, const c10::Stream& stream) {
 namespace {
 
 std::mutex threads_mutex;
-int threads_seen = 0;
+int threads_known = 0;  // alive, and have looked at a storage
+
+// A thread that has ended holds no record any more, so it counts no longer: loaders that read
+// checkpoints with a few threads leave the process as it was.
+struct KnownThread {
+  KnownThread() {
+    const WithoutPythonLock unlocked;  // the one that is at work alone may need it
+    const std::lock_guard lock(threads_mutex);
+    ++threads_known;
+  }
+  ~KnownThread() {
+    const std::lock_guard lock(threads_mutex);
+    --threads_known;
+  }
+  KnownThread(const KnownThread&) = delete;
+  KnownThread& operator=(const KnownThread&) = delete;
+};
 
 // Waits while another thread is at work as the only one.
-void make_known() {
-  thread_local bool is_known = false;
-  if (is_known) return;
-  const WithoutPythonLock unlocked;  // the other one may need it
-  const std::lock_guard lock(threads_mutex);
-  ++threads_seen;
-  is_known = true;
-}
+void make_known() { thread_local const KnownThread self; }
 
 }  // namespace
 
 void while_only_thread(const std::function<void()>& work) {
   make_known();
   const std::lock_guard lock(threads_mutex);
-  if (threads_seen == 1) work();
+  if (threads_known == 1) work();
 }
 
 const CardStorage& card_storage(const c10::DataPtr& data) {

@@ -68,8 +68,8 @@ void record_use(const c10::DataPtr& data, const c10::Stream& stream);
 const CardStorage& card_storage(const c10::Storage& storage);
 const CardStorage& card_storage(const c10::DataPtr& data);
 
-// Does the work if no thread but this one has ever looked at a storage's record; until it is done,
-// none will. Only then may a storage get another block without its users knowing.
+// Does the work if no living thread but this one has looked at a storage's record; until it is
+// done, none will. Only then may a storage get another block without its users knowing.
 void while_only_thread(const std::function<void()>& work);
 
 }  // namespace spyre

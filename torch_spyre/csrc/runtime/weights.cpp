@@ -53,15 +53,15 @@ void lay_out_weight(const std::string& operation, const std::vector<c10::IValue>
   if (!is_parameter_at_rest(tensor) || is_reinterpreted(tensor) || !is_transposed_whole(tensor)) {
     return;
   }
-  is_settled = true;
-  const at::Tensor weight = tensor.t();
-  if (*card_storage(tensor.storage()).layout !=
-      *default_layout(weight.sizes(), weight.strides(), weight.scalar_type())) {
-    return;  // somebody chose another
-  }
-  const auto layout = SpyreTensorLayout::from_host(weight.sizes().vec(), weight.strides().vec(),
-                                                   device_format(weight.scalar_type()), {1, 0});
   while_only_thread([&] {
+    is_settled = true;
+    const at::Tensor weight = tensor.t();
+    if (*card_storage(tensor.storage()).layout !=
+        *default_layout(weight.sizes(), weight.strides(), weight.scalar_type())) {
+      return;  // somebody chose another
+    }
+    const auto layout = SpyreTensorLayout::from_host(weight.sizes().vec(), weight.strides().vec(),
+                                                     device_format(weight.scalar_type()), {1, 0});
     try {
       set_layout(weight, layout);
     } catch (const c10::OutOfMemoryError&) {
