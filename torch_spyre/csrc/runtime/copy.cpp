@@ -58,6 +58,7 @@ void host_to_card(const at::Tensor& host, const at::Tensor& card, bool non_block
         .copy_to_card(current_queue(view.storage->device), view.address, how, host.const_data_ptr(),
                       keep(host.storage()));
   });
+  note_write(card.storage());
   finish("copy to card", view, host, ticket, non_blocking);
 }
 

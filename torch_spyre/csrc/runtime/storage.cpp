@@ -17,6 +17,7 @@
 #include "runtime/python_lock.h"
 #include "runtime/stream.h"
 #include "runtime/strides.h"
+#include "runtime/weights.h"
 
 namespace spyre {
 namespace {
@@ -63,6 +64,15 @@ class Handles {
     const auto found = records_.find(handle);
     return found == records_.end() ? nullptr : found->second;
   }
+  // What makes products faster and nothing else depends on. They go when the caller lets go.
+  std::vector<std::shared_ptr<const ProductCopy>> take_product_copies() {
+    std::vector<std::shared_ptr<const ProductCopy>> taken;
+    const std::lock_guard lock(mutex_);
+    for (const auto& [handle, storage] : records_) {
+      if (auto copy = storage->product_copy.exchange(nullptr)) taken.push_back(std::move(copy));
+    }
+    return taken;
+  }
 
  private:
   std::mutex mutex_;
@@ -93,6 +103,7 @@ Address allocate_or_collect(c10::DeviceIndex device, int64_t bytes) {
     if (collect_garbage()) {
       collect_garbage()();
     }
+    handles().take_product_copies();
   }
   const WithoutPythonLock unlocked;
   card.empty_cache();
@@ -196,6 +207,8 @@ const CardStorage* find_storage(const c10::DataPtr& data) {
 bool is_card_storage(const c10::Storage& storage) {
   return find_storage(storage.data_ptr()) != nullptr;
 }
+
+void note_write(const c10::Storage& storage) { ++card_storage(storage).writes; }
 
 void record_use(const c10::DataPtr& data, const c10::Stream& stream) {
   const CardStorage& storage = card_storage(data);

@@ -24,6 +24,14 @@
 namespace spyre {
 
 using LayoutPtr = std::shared_ptr<const SpyreTensorLayout>;
+struct ProductCopy;  // runtime/weights.h
+
+// What eager operations have used a storage for, as far as its layout depends on it.
+enum class Use : uint8_t {
+  Unknown,
+  Table,    // rows are looked up: it keeps its layout, products get a copy
+  Settled,  // its layout was decided on
+};
 
 struct CardStorage {
   c10::DeviceIndex device = -1;
@@ -34,8 +42,10 @@ struct CardStorage {
   // to the storage decides.
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   int64_t numel = 0;  // elements of the host image; bytes while the dtype is not known
-  mutable bool is_written = false;               // untyped: has anybody put bytes there?
-  mutable std::atomic<bool> is_settled = false;  // its layout was looked at (runtime/weights.h)
+  mutable bool is_written = false;  // untyped: has anybody put bytes there?
+  mutable std::atomic<Use> use = Use::Unknown;
+  mutable std::atomic<int64_t> writes = 0;  // queued so far, by whatever way
+  mutable std::atomic<std::shared_ptr<const ProductCopy>> product_copy;
 
   bool is_untyped() const { return dtype == c10::ScalarType::Undefined; }
 };
@@ -60,6 +70,9 @@ c10::Storage make_storage(c10::DeviceIndex device, LayoutPtr layout, c10::Scalar
 
 // False for the storages of fake tensors, which name the device but hold nothing.
 bool is_card_storage(const c10::Storage& storage);
+
+// Work that writes to the tensor's storage has just been queued. Everybody who queues some says so.
+void note_write(const c10::Storage& storage);
 
 // The block is also used on that stream: once freed, it is reused after what is queued there.
 void record_use(const c10::DataPtr& data, const c10::Stream& stream);
