@@ -495,7 +495,8 @@ def test_loading_takes_little_of_the_host_beyond_the_card(check_python, tmp_path
     shape = {"num_hidden_layers": 5, "num_attention_heads": 12, "num_key_value_heads": 12}
     config = hf.LlamaConfig(**{**SIZES, **sizes, **shape})
     hf.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(tmp_path)
-    done = check_python(MEMORY.format(folder=str(tmp_path)))
+    # Checked mode's shadow of the card's memory is memory of the host.
+    done = check_python(MEMORY.format(folder=str(tmp_path)), SPYRE_CARD_CHECK="0")
     print(done.stderr)
     *loads, move = map(float, done.stdout.split())
     assert len(loads) == 4 and max(loads) < 0.25, done.stderr

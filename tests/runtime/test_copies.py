@@ -297,7 +297,8 @@ def test_a_large_conversion_takes_a_few_megabytes_of_the_host(check_python):
             lambda: [weight.to("spyre", torch.float16) for weight in weights]
         )
         print(memory.own >> 20, memory.card >> 20)
-        """
+        """,
+        SPYRE_CARD_CHECK="0",  # its shadow of the card's memory is memory of the host
     )
     own, card = map(int, done.stdout.split())
     assert card == 117 and own < 12, done.stdout
