@@ -111,6 +111,16 @@ def test_save_pretrained_writes_what_was_loaded(saved, tmp_path):
     ) == back.config.tie_word_embeddings
 
 
+def test_parameters_that_the_checkpoint_lacks_are_initialised_on_the_card(tmp_path):
+    sizes = {k: v for k, v in SIZES.items() if k not in ("num_key_value_heads", "bos_token_id")}
+    hf.BertModel(hf.BertConfig(**sizes)).save_pretrained(tmp_path)
+    torch.spyre.reset_fallback_stats()
+    classifier = hf.BertForSequenceClassification.from_pretrained(tmp_path, device_map="spyre")
+    assert {p.device.type for p in classifier.parameters()} == {"spyre"}
+    assert 0.01 < classifier.classifier.weight.detach().cpu().std() < 0.04
+    assert not torch.spyre.fallback_stats()
+
+
 # ---- State dicts --------------------------------------------------------------------------------
 
 
@@ -197,6 +207,21 @@ def test_a_layout_can_be_chosen_by_name(tmp_path):
     assert torch.equal(state["a"].cpu(), weight.to("spyre").cpu())
     with pytest.raises(ValueError, match="tensors that there are not: c"):
         torch_spyre.load_safetensors(tmp_path, layouts={"c": layout})
+
+
+def test_safetensors_writes_from_the_card(net, tmp_path):
+    """Into its files, with ties; to read them to a device, it has to know that device."""
+    model, _ = net
+    on_card = Net().to("spyre").eval()
+    on_card.load_state_dict(model.state_dict())
+    safetensors.torch.save_model(on_card, str(tmp_path / "whole.safetensors"))
+    safetensors.torch.save_file({"a": on_card.out.weight}, tmp_path / "one.safetensors")
+    back = Net()
+    safetensors.torch.load_model(back, str(tmp_path / "whole.safetensors"))
+    assert all(same(v, model.state_dict()[n]) for n, v in back.state_dict().items())
+    assert same(safetensors.torch.load_file(tmp_path / "one.safetensors")["a"], model.out.weight)
+    with pytest.raises(safetensors.SafetensorError, match="spyre"):
+        safetensors.torch.load_file(tmp_path / "one.safetensors", device="spyre")
 
 
 # ---- load_model ---------------------------------------------------------------------------------
