@@ -17,6 +17,7 @@
 #include "runtime/python_lock.h"
 #include "runtime/stream.h"
 #include "runtime/strides.h"
+#include "runtime/weights.h"
 
 namespace spyre {
 namespace {
@@ -71,6 +72,15 @@ class Handles {
     const auto found = records_.find(handle);
     return found == records_.end() ? nullptr : found->second;
   }
+  // What makes products faster and nothing else depends on. They go when the caller lets go.
+  std::vector<std::shared_ptr<const ProductCopy>> take_product_copies() {
+    std::vector<std::shared_ptr<const ProductCopy>> taken;
+    const std::lock_guard lock(mutex_);
+    for (const auto& [handle, storage] : records_) {
+      if (auto copy = storage->product_copy.exchange(nullptr)) taken.push_back(std::move(copy));
+    }
+    return taken;
+  }
 
  private:
   std::mutex mutex_;
@@ -104,6 +114,7 @@ Address allocate_or_collect(c10::DeviceIndex device, int64_t bytes) {
     if (collect_garbage()) {
       collect_garbage()();
     }
+    handles().take_product_copies();
   }
   const WithoutPythonLock unlocked;
   card.empty_cache();
@@ -231,6 +242,8 @@ bool is_card_storage(const c10::Storage& storage) {
   return find_storage(storage.data_ptr()) != nullptr;
 }
 
+void note_write(const c10::Storage& storage) { ++card_storage(storage).writes; }
+
 void record_use(const c10::DataPtr& data, const c10::Stream& stream) {
   const CardStorage& storage = card_storage(data);
   TORCH_CHECK(stream.device_index() == storage.device,
@@ -242,24 +255,33 @@ void record_use(const c10::DataPtr& data, const c10::Stream& stream) {
 namespace {
 
 std::mutex threads_mutex;
-int threads_seen = 0;
+int threads_known = 0;  // alive, and have looked at a storage
+
+// A thread that has ended holds no record any more, so it counts no longer: loaders that read
+// checkpoints with a few threads leave the process as it was.
+struct KnownThread {
+  KnownThread() {
+    const WithoutPythonLock unlocked;  // the one that is at work alone may need it
+    const std::lock_guard lock(threads_mutex);
+    ++threads_known;
+  }
+  ~KnownThread() {
+    const std::lock_guard lock(threads_mutex);
+    --threads_known;
+  }
+  KnownThread(const KnownThread&) = delete;
+  KnownThread& operator=(const KnownThread&) = delete;
+};
 
 // Waits while another thread is at work as the only one.
-void make_known() {
-  thread_local bool is_known = false;
-  if (is_known) return;
-  const WithoutPythonLock unlocked;  // the other one may need it
-  const std::lock_guard lock(threads_mutex);
-  ++threads_seen;
-  is_known = true;
-}
+void make_known() { thread_local const KnownThread self; }
 
 }  // namespace
 
 void while_only_thread(const std::function<void()>& work) {
   make_known();
   const std::lock_guard lock(threads_mutex);
-  if (threads_seen == 1) work();
+  if (threads_known == 1) work();
 }
 
 const CardStorage& card_storage(const c10::DataPtr& data) {
