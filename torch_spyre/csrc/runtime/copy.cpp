@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "runtime/activity.h"
 #include "runtime/cards.h"
 #include "runtime/dtypes.h"
 #include "runtime/errors.h"
@@ -39,6 +40,20 @@ std::shared_ptr<const DmaDescriptor> transfer(const CardView& view, const at::Te
   return how;
 }
 
+void record(Activity::Kind kind, const CardView& view, int64_t bytes, const Ticket& ticket) {
+  if (!is_recording()) {
+    return;
+  }
+  const bool is_to_card = kind == Activity::Kind::ToCard;
+  Activity activity;
+  activity.kind = kind;
+  activity.name = is_to_card ? "Memcpy HtoD" : "Memcpy DtoH";
+  activity.device = view.storage->device;
+  activity.queue = ticket.queue;
+  (is_to_card ? activity.bytes_written : activity.bytes_read) = bytes;
+  record_activity(std::move(activity), ticket);
+}
+
 // `non_blocking` is honoured for pinned memory, whose owner promised to leave it alone.
 void finish(const char* what, const CardView& view, const at::Tensor& host, Ticket ticket,
             bool non_blocking) {
@@ -57,6 +72,7 @@ void host_to_card(const at::Tensor& host, const at::Tensor& card, bool non_block
         .copy_to_card(current_queue(view.storage->device), view.address, how, host.const_data_ptr(),
                       keep(host.storage()));
   });
+  record(Activity::Kind::ToCard, view, how->host_bytes, ticket);
   finish("copy to card", view, host, ticket, non_blocking);
 }
 
@@ -92,6 +108,7 @@ void card_to_host(const at::Tensor& card, const at::Tensor& host, bool non_block
         .copy_to_host(current_queue(view.storage->device), view.address, how,
                       host.mutable_data_ptr(), keep(host.storage()));
   });
+  record(Activity::Kind::ToHost, view, how->host_bytes, ticket);
   finish("copy to host", view, host, ticket, non_blocking);
 }
 
