@@ -173,6 +173,21 @@ def empty_strided_with_layout(
     device_size: Sequence[int],
     stride_map: Sequence[int],
 ) -> torch.Tensor: ...
+def to_bucket(
+    tensor: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    device_size: Sequence[int],
+    stride_map: Sequence[int],
+    own_map: Sequence[int] | None,
+) -> torch.Tensor: ...
+def from_bucket(
+    bucket: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    stride_map: Sequence[int] | None,
+) -> torch.Tensor: ...
+def write_back(bucket: torch.Tensor, tensor: torch.Tensor) -> None: ...
 
 # ---- The card by itself, for tests -------------------------------------------------------------
 

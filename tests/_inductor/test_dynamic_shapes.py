@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch._dynamo.utils import counters
 from torch.nn import functional
+
+from torch_spyre._inductor.dynamic import least_bucket
+from torch_spyre.tools.measure import compiled_kernels
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +68,35 @@ def test_masks_keep_the_rest_of_a_bucket_out(function):
     assert counters["stats"]["unique_graphs"] <= 4
 
 
+def embed(ids, table, w):
+    rows = functional.embedding(ids, table)
+    scores = (rows @ rows.transpose(1, 2)).softmax(-1)
+    return functional.normalize((scores @ rows @ w).mean(1), dim=-1)
+
+
+def test_batches_and_lengths_change_together():
+    """A size that is multiplied by others has smaller buckets: 2 to 32, to 64, to 128."""
+    torch.manual_seed(0)
+    table, weight = (torch.randn(50, 64) * 0.3).half(), (torch.randn(64, 96) * 0.1).half()
+    compiled = torch.compile(embed)
+    on_card = table.to("spyre"), weight.to("spyre")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for batch, length in ((32, 40), (32, 20), (5, 9), (2, 32), (31, 2), (17, 33), (3, 64)):
+            ids = torch.randint(0, 50, (batch, length), dtype=torch.int32)
+            got = compiled(ids.to("spyre"), *on_card).cpu().double()
+            want = embed(ids, *(x.cpu().double() for x in on_card))
+            assert (got - want).abs().max() < 2**-8
+    assert counters["stats"]["unique_graphs"] == 4  # 32 x 40, 32 x up to 32, then both
+
+
+def test_a_batch_is_padded_to_no_more_than_it_needs():
+    assert [least_bucket(others) for others in (1, 8, 32, 100, 4096)] == [128, 128, 32, 16, 8]
+    compiled = torch.compile(lambda ids: ids * 2, dynamic=True)
+    compiled(torch.ones(5, 7, dtype=torch.int32).to("spyre"))
+    assert compiled_kernels()[-1].bytes_written == 32 * 32 * 4
+
+
 def test_mark_dynamic_is_honoured():
     x = torch.randn(20, 64).half().to("spyre")
     torch._dynamo.mark_dynamic(x, 0)
@@ -86,6 +120,27 @@ def test_an_offset_that_depends_on_the_length_is_compiled_for_that_length():
         assert torch.equal(compiled(x.to("spyre")).cpu(), (x.to("spyre")[-1] * 2).cpu())
 
 
+@pytest.mark.parametrize(("batch", "heads", "groups"), [(1, 4, 2), (2, 6, 3), (1, 4, 4)])
+def test_heads_that_are_dynamic_too_find_their_keys(batch: int, heads: int, groups: int):
+    """heads // groups is no length that a bucket could stand for."""
+
+    def attend_in_groups(query, key):
+        return functional.scaled_dot_product_attention(query, key, key, enable_gqa=True)
+
+    torch.manual_seed(0)
+    query, key = torch.randn(batch, heads, 3, 64).half(), torch.randn(batch, groups, 20, 64).half()
+    compiled = torch.compile(attend_in_groups, dynamic=True)
+    got = compiled(query.to("spyre"), key.to("spyre")).cpu().float()
+    assert (got - attend_in_groups(query.float(), key.float())).abs().max() < 2**-7
+
+
+def test_a_difference_of_lengths_is_compiled_for_the_lengths():
+    compiled = torch.compile(lambda x, y: x[: x.size(0) - y.size(0)] * 2, dynamic=True)
+    for lengths in ((9, 3), (9, 4), (70, 68)):
+        x, y = (torch.ones(n, 64).half().to("spyre") for n in lengths)
+        assert compiled(x, y).shape == (lengths[0] - lengths[1], 64)
+
+
 def test_indices_in_the_rest_of_a_bucket_do_no_harm():
     table = torch.randn(50, 64).half()
     compiled = torch.compile(lambda index, table: functional.embedding(index, table) + 1)
@@ -97,7 +152,7 @@ def test_indices_in_the_rest_of_a_bucket_do_no_harm():
 
 
 def test_a_cache_that_grows_compiles_a_graph_per_bucket():
-    """One for the length that came first, then 2 to 127, 128 to 255, 256 to 511."""
+    """Lengths 2 to 127, 128 to 255, 256 to 511: the first is no graph of its own."""
 
     def step(query, keys, values, row):
         keys, values = torch.cat([keys, row], 2), torch.cat([values, row * 2], 2)
@@ -120,7 +175,43 @@ def test_a_cache_that_grows_compiles_a_graph_per_bucket():
         assert all(x._base is None for x in on_card)  # Dynamo compiles anew for views
     assert torch.equal(on_card[0].cpu(), keys)
     assert torch.equal(on_card[1].cpu(), values)
-    assert counters["stats"]["unique_graphs"] == 4
+    assert counters["stats"]["unique_graphs"] == 3
+
+
+def graphs_of_steps(function, lengths, **settings) -> int:
+    compiled = torch.compile(function, **settings)
+    row = torch.ones(2, 1, 64).half()
+    for length in lengths:
+        cache = torch.ones(2, length, 64).half()
+        grown = compiled(cache.to("spyre"), row.to("spyre"))
+        assert torch.equal(grown.cpu(), function(cache, row))
+    return counters["stats"]["unique_graphs"]
+
+
+def test_only_what_leaves_the_graph_longer_is_expected_to_grow():
+    assert graphs_of_steps(lambda cache, row: torch.cat([cache, row], 1), [20, 21, 22]) == 1
+    assert graphs_of_steps(lambda cache, row: torch.cat([cache, row], 1)[:, -30:], [20, 21]) == 2
+    assert graphs_of_steps(lambda cache, row: torch.cat([cache, row], 1).sum(1), [20]) == 3
+    assert graphs_of_steps(lambda cache, row: torch.cat([row, cache], 1), [20]) == 4
+
+
+def test_who_wants_fixed_sizes_gets_them_for_growing_caches_too():
+    grow = lambda cache, row: torch.cat([cache, row], 1)  # noqa: E731
+    assert graphs_of_steps(grow, [20, 21, 22], dynamic=False) == 3
+
+
+def test_a_cache_of_one_row_is_compiled_for_itself():
+    assert graphs_of_steps(lambda cache, row: torch.cat([cache, row], 1), [1, 2, 3, 4]) == 2
+
+
+def test_a_cache_that_starts_empty_has_the_strides_of_eager_mode():
+    def start(row):
+        return torch.cat([torch.empty(0, dtype=row.dtype, device=row.device), row], -2)
+
+    rows = torch.randn(1, 12, 2, 64).half().to("spyre").transpose(1, 2)
+    started = torch.compile(start)(rows)
+    assert started.stride() == start(rows).stride() == start(rows.cpu()).stride()
+    assert torch.equal(started.cpu(), rows.cpu())
 
 
 def test_a_cache_that_grows_by_several_rows_is_compiled_for_its_length():

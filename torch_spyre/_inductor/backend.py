@@ -74,11 +74,13 @@ def compile_graph(
     from . import config
     from .externs import calling_what_has_no_loop
     from .fx.functions import use_own_functions
+    from .growth import expect_growth
     from .hints import digest, following_names
     from .registration import register
     from .weights import lay_out_weights
 
     register()
+    expect_growth(gm)
     lay_out_weights(gm, inputs)
     use_own_functions(gm)
     layouts = tuple(

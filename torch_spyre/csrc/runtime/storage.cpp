@@ -58,6 +58,14 @@ class Handles {
     const std::lock_guard lock(mutex_);
     records_.erase(handle);
   }
+  // The storage ends that borrowed the other one's block.
+  void give_back(const void* handle, const CardStorage* storage, const CardStorage* lender) {
+    const std::lock_guard lock(mutex_);
+    const auto found = records_.find(handle);
+    if (found != records_.end() && found->second == storage) {
+      found->second = lender;
+    }
+  }
   const CardStorage* find(const void* handle) {
     const std::lock_guard lock(mutex_);
     const auto found = records_.find(handle);
@@ -76,7 +84,10 @@ Handles& handles() {
 
 void delete_storage(void* context) {
   const std::unique_ptr<CardStorage> storage(static_cast<CardStorage*>(context));
-  if (!is_bad_fork()) {  // in a forked child the card's locks may be held by nobody
+  if (storage->lender) {
+    handles().give_back(handle_of(storage->device, storage->address), storage.get(),
+                        &card_storage(storage->lender));
+  } else if (!is_bad_fork()) {  // in a forked child the card's locks may be held by nobody
     handles().remove(handle_of(storage->device, storage->address));
     driver(storage->device).free(storage->address);
     debug_log("free", storage->device, storage->device_bytes, " bytes");
@@ -180,6 +191,29 @@ c10::Storage make_storage(c10::DeviceIndex device, LayoutPtr layout, c10::Scalar
   return c10::Storage(c10::Storage::use_byte_size_t(), nbytes,
                       allocate_storage(device, std::move(layout), dtype, numel),
                       &device_allocator(), /*resizable=*/true);
+}
+
+c10::Storage borrow_storage(const c10::Storage& lender, LayoutPtr layout, int64_t numel) {
+  const CardStorage& owner = card_storage(lender);
+  check_layout(*layout, owner.dtype, numel);
+  TORCH_CHECK_VALUE(layout->nbytes() <= owner.device_bytes, "the layout needs ", layout->nbytes(),
+                    " bytes, the block to be shared has ", owner.device_bytes, ": ",
+                    layout->to_string());
+  auto storage = std::make_unique<CardStorage>();
+  storage->device = owner.device;
+  storage->address = owner.address;
+  storage->device_bytes = owner.device_bytes;
+  storage->layout = std::move(layout);
+  storage->dtype = owner.dtype;
+  storage->numel = numel;
+  storage->lender = lender;
+  void* handle = handle_of(owner.device, owner.address);
+  handles().add(handle, storage.get());
+  const size_t nbytes = static_cast<size_t>(numel) * c10::elementSize(owner.dtype);
+  c10::DataPtr data(handle, storage.release(), &delete_storage,
+                    c10::Device(c10::kPrivateUse1, owner.device));
+  return c10::Storage(c10::Storage::use_byte_size_t(), nbytes, std::move(data), &device_allocator(),
+                      /*resizable=*/true);
 }
 
 namespace {

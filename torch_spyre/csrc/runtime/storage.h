@@ -36,6 +36,7 @@ struct CardStorage {
   int64_t numel = 0;  // elements of the host image; bytes while the dtype is not known
   mutable bool is_written = false;               // untyped: has anybody put bytes there?
   mutable std::atomic<bool> is_settled = false;  // its layout was looked at (runtime/weights.h)
+  c10::Storage lender;                           // whose block it is, if not its own
 
   bool is_untyped() const { return dtype == c10::ScalarType::Undefined; }
 };
@@ -57,6 +58,11 @@ c10::DataPtr allocate_storage(c10::DeviceIndex device, LayoutPtr layout, c10::Sc
 // A whole StorageImpl around it; `nbytes` is the size of the host image.
 c10::Storage make_storage(c10::DeviceIndex device, LayoutPtr layout, c10::ScalarType dtype,
                           int64_t numel);
+
+// A storage in the block of another one, which it keeps alive: the same dtype, but a layout and a
+// size of its own. PyTorch does not know that the two share memory. Throws c10::ValueError for a
+// layout that does not fit in the block.
+c10::Storage borrow_storage(const c10::Storage& lender, LayoutPtr layout, int64_t numel);
 
 // False for the storages of fake tensors, which name the device but hold nothing.
 bool is_card_storage(const c10::Storage& storage);
