@@ -29,8 +29,8 @@ inline constexpr int kQueues = 65;
 // ordered by `sequence`; 0 is always done.
 struct Ticket {
   uint64_t sequence = 0;
-  Nanoseconds end = 0;  // on the card's clock
-  QueueId queue = -1;   // whose work it marks; -1: not known
+  Nanoseconds end = 0;    // on the card's clock
+  QueueId queue = -1;     // whose work it marks; -1: not known
   Nanoseconds start = 0;  // of the work that it was given for
 };
 

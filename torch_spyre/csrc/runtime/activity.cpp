@@ -1,10 +1,13 @@
 #include "runtime/activity.h"
 
+#include <ThreadUtil.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 namespace spyre {
 
@@ -34,13 +37,14 @@ Recorder& recorder() {
 
 thread_local std::vector<uint64_t> correlations;
 
-int64_t now() {
+}  // namespace
+
+int64_t host_now() {
+  if (!is_recording()) return 0;
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
-
-}  // namespace
 
 void start_recording() {
   Recorder& all = recorder();
@@ -58,7 +62,9 @@ std::vector<Activity> stop_recording() {
 }
 
 void record_activity(Activity activity, const Ticket& ticket) {
-  activity.launched = now();
+  if (activity.asked == 0) return;
+  activity.launched = host_now();
+  activity.thread = libkineto::systemThreadId();
   activity.duration = ticket.end - ticket.start;
   activity.correlation = correlations.empty() ? 0 : correlations.back();
   Recorder& all = recorder();

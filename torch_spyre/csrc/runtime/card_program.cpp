@@ -28,10 +28,12 @@ void CardProgram::launch(c10::DeviceIndex device, std::span<const Binding> bindi
                          std::string_view name) const {
   const ProgramId id = loaded(device);
   const QueueId queue = current_queue(device);
+  const int64_t asked = host_now();
   const Ticket ticket = translated([&] { return driver(device).launch(queue, id, bindings); });
-  if (is_recording()) {
+  if (asked != 0) {
     const ProgramFigures figures = driver(device).figures(id);
     Activity activity;
+    activity.asked = asked;
     activity.name = names.kernel.empty() ? std::string(name) : names.kernel;
     activity.device = device;
     activity.queue = queue;

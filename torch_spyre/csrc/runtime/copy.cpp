@@ -40,13 +40,15 @@ std::shared_ptr<const DmaDescriptor> transfer(const CardView& view, const at::Te
   return how;
 }
 
-void record(Activity::Kind kind, const CardView& view, int64_t bytes, const Ticket& ticket) {
-  if (!is_recording()) {
+void record(Activity::Kind kind, int64_t asked, const CardView& view, int64_t bytes,
+            const Ticket& ticket) {
+  if (asked == 0) {
     return;
   }
   const bool is_to_card = kind == Activity::Kind::ToCard;
   Activity activity;
   activity.kind = kind;
+  activity.asked = asked;
   activity.name = is_to_card ? "Memcpy HtoD" : "Memcpy DtoH";
   activity.device = view.storage->device;
   activity.queue = ticket.queue;
@@ -67,12 +69,13 @@ void finish(const char* what, const CardView& view, const at::Tensor& host, Tick
 void host_to_card(const at::Tensor& host, const at::Tensor& card, bool non_blocking) {
   const CardView view = view_of(card, Frame::Element);
   const auto how = transfer(view, host, covers_storage(card));
+  const int64_t asked = host_now();
   const Ticket ticket = translated([&] {
     return driver(view.storage->device)
         .copy_to_card(current_queue(view.storage->device), view.address, how, host.const_data_ptr(),
                       keep(host.storage()));
   });
-  record(Activity::Kind::ToCard, view, how->host_bytes, ticket);
+  record(Activity::Kind::ToCard, asked, view, how->host_bytes, ticket);
   finish("copy to card", view, host, ticket, non_blocking);
 }
 
@@ -103,12 +106,13 @@ void card_to_host(const at::Tensor& card, const at::Tensor& host, bool non_block
     how = allowing_undefined(*how);
   }
   expect_large_write(host.mutable_data_ptr(), how->host_bytes);
+  const int64_t asked = host_now();
   const Ticket ticket = translated([&] {
     return driver(view.storage->device)
         .copy_to_host(current_queue(view.storage->device), view.address, how,
                       host.mutable_data_ptr(), keep(host.storage()));
   });
-  record(Activity::Kind::ToHost, view, how->host_bytes, ticket);
+  record(Activity::Kind::ToHost, asked, view, how->host_bytes, ticket);
   finish("copy to host", view, host, ticket, non_blocking);
 }
 
