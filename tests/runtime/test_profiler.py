@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -83,7 +84,7 @@ def test_work_starts_when_it_is_launched_or_when_the_work_before_has_ended(
         x.cpu()
     events = on_device(trace(prof))
     assert [event["name"] for event in events] == ["aten::add.Tensor"] * 4 + ["Memcpy DtoH"]
-    for before, after in zip(events, events[1:], strict=False):
+    for before, after in itertools.pairwise(events):
         assert after["ts"] >= before["ts"] + before["dur"] - 0.001  # printed in microseconds
 
 

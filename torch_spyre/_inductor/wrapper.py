@@ -187,7 +187,7 @@ def _contents(kernel: PlannedKernel) -> str:
     """The operations of the model that a kernel is made of, as far as a name can hold them."""
     found: dict[str, None] = {}
     for node in dict.fromkeys(op.node for op in kernel.draft.ops):
-        for origin in V.graph.name_to_op[node].origins:
+        for origin in V.graph.name_to_op[node].get_origins():
             aten = origin.meta.get("original_aten")
             if aten is not None and not aten.is_view:
                 found[aten._overloadpacket.__name__.strip("_")] = None
