@@ -80,6 +80,7 @@ class SpyreTensorLayout:
 def get_device_dtype(dtype: torch.dtype) -> DataFormats: ...
 def get_spyre_tensor_layout(tensor: torch.Tensor) -> SpyreTensorLayout: ...
 def set_spyre_tensor_layout(tensor: torch.Tensor, layout: SpyreTensorLayout) -> None: ...
+def copy_for_products(matrix: torch.Tensor) -> torch.Tensor: ...
 def empty_with_layout(
     size: Sequence[int], dtype: torch.dtype, device: int, layout: SpyreTensorLayout
 ) -> torch.Tensor: ...
@@ -173,6 +174,21 @@ def empty_strided_with_layout(
     device_size: Sequence[int],
     stride_map: Sequence[int],
 ) -> torch.Tensor: ...
+def to_bucket(
+    tensor: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    device_size: Sequence[int],
+    stride_map: Sequence[int],
+    own_map: Sequence[int] | None,
+) -> torch.Tensor: ...
+def from_bucket(
+    bucket: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    stride_map: Sequence[int] | None,
+) -> torch.Tensor: ...
+def write_back(bucket: torch.Tensor, tensor: torch.Tensor) -> None: ...
 
 # ---- The card by itself, for tests -------------------------------------------------------------
 

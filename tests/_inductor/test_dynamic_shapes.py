@@ -120,6 +120,27 @@ def test_an_offset_that_depends_on_the_length_is_compiled_for_that_length():
         assert torch.equal(compiled(x.to("spyre")).cpu(), (x.to("spyre")[-1] * 2).cpu())
 
 
+@pytest.mark.parametrize(("batch", "heads", "groups"), [(1, 4, 2), (2, 6, 3), (1, 4, 4)])
+def test_heads_that_are_dynamic_too_find_their_keys(batch: int, heads: int, groups: int):
+    """heads // groups is no length that a bucket could stand for."""
+
+    def attend_in_groups(query, key):
+        return functional.scaled_dot_product_attention(query, key, key, enable_gqa=True)
+
+    torch.manual_seed(0)
+    query, key = torch.randn(batch, heads, 3, 64).half(), torch.randn(batch, groups, 20, 64).half()
+    compiled = torch.compile(attend_in_groups, dynamic=True)
+    got = compiled(query.to("spyre"), key.to("spyre")).cpu().float()
+    assert (got - attend_in_groups(query.float(), key.float())).abs().max() < 2**-7
+
+
+def test_a_difference_of_lengths_is_compiled_for_the_lengths():
+    compiled = torch.compile(lambda x, y: x[: x.size(0) - y.size(0)] * 2, dynamic=True)
+    for lengths in ((9, 3), (9, 4), (70, 68)):
+        x, y = (torch.ones(n, 64).half().to("spyre") for n in lengths)
+        assert compiled(x, y).shape == (lengths[0] - lengths[1], 64)
+
+
 def test_indices_in_the_rest_of_a_bucket_do_no_harm():
     table = torch.randn(50, 64).half()
     compiled = torch.compile(lambda index, table: functional.embedding(index, table) + 1)
@@ -131,7 +152,7 @@ def test_indices_in_the_rest_of_a_bucket_do_no_harm():
 
 
 def test_a_cache_that_grows_compiles_a_graph_per_bucket():
-    """One for the length that came first, then 2 to 127, 128 to 255, 256 to 511."""
+    """Lengths 2 to 127, 128 to 255, 256 to 511: the first is no graph of its own."""
 
     def step(query, keys, values, row):
         keys, values = torch.cat([keys, row], 2), torch.cat([values, row * 2], 2)
@@ -154,7 +175,43 @@ def test_a_cache_that_grows_compiles_a_graph_per_bucket():
         assert all(x._base is None for x in on_card)  # Dynamo compiles anew for views
     assert torch.equal(on_card[0].cpu(), keys)
     assert torch.equal(on_card[1].cpu(), values)
-    assert counters["stats"]["unique_graphs"] == 4
+    assert counters["stats"]["unique_graphs"] == 3
+
+
+def graphs_of_steps(function, lengths, **settings) -> int:
+    compiled = torch.compile(function, **settings)
+    row = torch.ones(2, 1, 64).half()
+    for length in lengths:
+        cache = torch.ones(2, length, 64).half()
+        grown = compiled(cache.to("spyre"), row.to("spyre"))
+        assert torch.equal(grown.cpu(), function(cache, row))
+    return counters["stats"]["unique_graphs"]
+
+
+def test_only_what_leaves_the_graph_longer_is_expected_to_grow():
+    assert graphs_of_steps(lambda cache, row: torch.cat([cache, row], 1), [20, 21, 22]) == 1
+    assert graphs_of_steps(lambda cache, row: torch.cat([cache, row], 1)[:, -30:], [20, 21]) == 2
+    assert graphs_of_steps(lambda cache, row: torch.cat([cache, row], 1).sum(1), [20]) == 3
+    assert graphs_of_steps(lambda cache, row: torch.cat([row, cache], 1), [20]) == 4
+
+
+def test_who_wants_fixed_sizes_gets_them_for_growing_caches_too():
+    grow = lambda cache, row: torch.cat([cache, row], 1)  # noqa: E731
+    assert graphs_of_steps(grow, [20, 21, 22], dynamic=False) == 3
+
+
+def test_a_cache_of_one_row_is_compiled_for_itself():
+    assert graphs_of_steps(lambda cache, row: torch.cat([cache, row], 1), [1, 2, 3, 4]) == 2
+
+
+def test_a_cache_that_starts_empty_has_the_strides_of_eager_mode():
+    def start(row):
+        return torch.cat([torch.empty(0, dtype=row.dtype, device=row.device), row], -2)
+
+    rows = torch.randn(1, 12, 2, 64).half().to("spyre").transpose(1, 2)
+    started = torch.compile(start)(rows)
+    assert started.stride() == start(rows).stride() == start(rows.cpu()).stride()
+    assert torch.equal(started.cpu(), rows.cpu())
 
 
 def test_a_cache_that_grows_by_several_rows_is_compiled_for_its_length():

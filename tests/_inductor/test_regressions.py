@@ -422,3 +422,14 @@ def test_rows_of_an_input_are_written_in_place() -> None:
     torch.compile(model)(on_card, place.to("spyre"), row.to("spyre"))
     assert torch.spyre.max_memory_allocated() - before < cache.nbytes // 4
     assert torch.equal(on_card.cpu(), cache.index_copy_(2, place, row * 2))
+
+
+def test_gathered_rows_that_another_kernel_reads_are_kept_whole() -> None:
+    """They are copied out of the scratchpads, all sticks of them."""
+
+    def model(table: torch.Tensor, places: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        rows = F.embedding(places, table)
+        scaled = rows * rows.pow(2).mean(-1, keepdim=True).rsqrt() @ weight
+        return rows + scaled.cumsum(0)
+
+    assert_as_on_cpu(model, torch.randn(50, 128), torch.arange(12), torch.randn(128, 128) / 9)

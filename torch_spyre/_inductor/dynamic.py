@@ -11,6 +11,7 @@ longest of such lengths, so that all of them move to the next bucket at the same
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Any
@@ -101,8 +102,15 @@ class DynamicSizes:
             return int(expr)
         if self._is_static:
             return int(self._sizevars.guard_int(expr))
+        if not _only_grows(expr):
+            raise NeedsStaticSizesError(f"{expr} is not largest for the longest lengths")
         values = {symbol: self._number(symbol) for symbol in expr.free_symbols}
         return int(expr.subs(values))
+
+    def room(self, size: Any) -> int:
+        """The longest of the lengths s + c that a bucket has, for any of them."""
+        symbol, more = _and_more(self._plain(size)) if self.is_dynamic(size) else (None, 0)
+        return self.number(size) + (self._longer.get(symbol, 0) - more if symbol else 0)
 
     def offset(self, expr: Any) -> int:
         """A number that counts as it is: a bucket can't stand for it."""
@@ -148,6 +156,16 @@ class DynamicSizes:
                 self._sizevars.check_lt(sympy.Integer(bucket // 2 - more), symbol)
             self._numbers[symbol] = bucket - more
         return self._numbers[symbol]
+
+
+@functools.lru_cache(maxsize=1024)
+def _only_grows(expr: sympy.Expr) -> bool:
+    """Is it a sum of products of lengths? Buckets keep no other relation between them."""
+    for term in sympy.Add.make_args(sympy.expand(expr)):
+        factor, lengths = term.as_coeff_Mul()
+        if lengths.free_symbols and not (factor > 0 and lengths.is_polynomial()):
+            return False
+    return True
 
 
 def _and_more(expr: sympy.Expr) -> tuple[sympy.Symbol | None, int]:

@@ -252,12 +252,12 @@ def _whole_copy(read: Read, misfit: Misfit) -> Copy:
 
 
 def copy_bytes(copy: Copy, read: Read) -> int:
-    """Traffic of making the copy: what is read and what is written."""
+    """Traffic of making the copy: its sticks, and what is moved of the original."""
     nbytes = read.buffer.format.nbytes
     elements = prod(copy.extents)
     length = copy.size[-1] if copy.size and not copy.is_sparse else 1
-    sticks = elements // max(length, 1) * -(-length * nbytes // 128)
-    return elements * nbytes + sticks * 128 + _sparse_bytes(read, elements)
+    sticks = elements // max(length, 1) * -(-length * nbytes // ir.STICK_BYTES)
+    return elements * nbytes + sticks * ir.STICK_BYTES + _sparse_bytes(read, elements)
 
 
 def sparse_bytes(op: Op) -> int:

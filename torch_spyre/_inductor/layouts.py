@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
+import sympy
 import torch
 from torch._inductor.graph import GraphLowering
 
@@ -11,7 +14,7 @@ from torch_spyre import _C, ir
 from torch_spyre.ops.views import layout
 
 from . import config
-from .graph import Sizes
+from .graph import Buffer, Sizes
 
 _NAME = re.compile(r"arg(\d+)_1|primals_(\d+)")
 
@@ -68,3 +71,37 @@ def default(
         # A view with gaps between its rows: the storage behind it, as one row.
         device_size, stride_map = layout((numel,), (1,), dtype, (0,))
     return ir.Storage(device_size, stride_map, numel)
+
+
+def own_map(buffer: Buffer, strides: Sequence[Any]) -> tuple[Any, ...] | None:
+    """The stride map of a tensor with these strides (symbols of dynamic sizes may be in them) that
+    lies in a bucket; None if it can't be seen as one.
+
+    Along sticks there is no such tensor: where rows are shorter than a bucket's, the digits of an
+    offset would come in another order.
+
+    >>> bucket = Buffer("keys", (2, 128, 32), (4096, 32, 1), torch.float16, 8192)
+    >>> bucket.shape = (2, "s", 32)
+    >>> bucket.storage = ir.Storage((128, 1, 2, 64), (32, 64, 4096, 1), 8192)
+    >>> own_map(bucket, (32 * 13, 32, 1))
+    (32, 64, 416, 1)
+    """
+    storage = buffer.storage
+    assert storage is not None
+    is_dynamic_stick = not isinstance(buffer.shape[-1], int | sympy.Integer)
+    if is_dynamic_stick and len(buffer.shape) > 1:
+        return None
+    lanes = storage.elems_per_stick
+    if len(storage.stride_map) != max(len(strides) + 1, 2):
+        return None
+    known, own = (_in_device_order(steps, lanes) for steps in (buffer.stride, strides))
+    pairs = list(zip(storage.stride_map, known, strict=True))
+    if any(step not in (-1, expected) for step, expected in pairs):
+        return None
+    return tuple(-1 if step == -1 else n for step, n in zip(storage.stride_map, own, strict=True))
+
+
+def _in_device_order(strides: Sequence[Any], lanes: int) -> list[Any]:
+    """Strides of the device dimensions that a default layout has."""
+    *outer, last = strides
+    return [*outer[1:], last * lanes, *outer[:1], last]

@@ -97,7 +97,7 @@ def _plan(lowered: GraphLowering, dynamic: DynamicSizes) -> Kernels:
         if buffer.is_dynamic and not buffer.is_temporary:
             for size in buffer.shape:
                 dynamic.symbol(size)
-    _set_input_layouts(lowered, graph)
+    _set_input_layouts(lowered, graph, dynamic)
     _set_required_layouts(lowered, graph)
     wish_for_tiles(translation.nests, lowered)
     split_multi_op_bodies(translation.nests, graph)
@@ -139,14 +139,16 @@ def _mark_boundaries(lowered: GraphLowering, translation: Translation, graph: Sp
             buffer.is_output = True
 
 
-def _set_input_layouts(lowered: GraphLowering, graph: SpyreGraph) -> None:
+def _set_input_layouts(lowered: GraphLowering, graph: SpyreGraph, dynamic: DynamicSizes) -> None:
     known = layouts.of_graph_inputs(lowered)
     for name, buffer in graph.buffers.items():
         if not buffer.is_input:
             continue
         key = known.get(name)
         if key is None or buffer.is_dynamic:
-            buffer.storage = layouts.default(buffer.size, buffer.stride, buffer.dtype, buffer.numel)
+            # With room for the longest length: what a kernel made comes back as it was.
+            room = tuple(map(dynamic.room, buffer.shape)) if buffer.is_dynamic else buffer.size
+            buffer.storage = layouts.default(room, buffer.stride, buffer.dtype, buffer.numel)
         else:
             buffer.storage = ir.Storage(*key, max(buffer.numel, 1))
 

@@ -9,6 +9,7 @@ from torch._inductor import ir
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.virtualized import V
 
+from . import layouts
 from .errors import Unsupported
 from .graph import Buffer
 from .plan import Kernels, PlannedKernel, plan_graph
@@ -64,8 +65,8 @@ class SpyrePythonWrapperCodegen(PythonWrapperCodegen):
         super().write_header()
         self.imports.splice(
             """
-            from torch_spyre._inductor.buckets import from_bucket, to_bucket
-            from torch_spyre._inductor.buckets import size_tensor, valid_part
+            from torch_spyre._inductor.buckets import from_bucket, size_tensor
+            from torch_spyre._inductor.buckets import to_bucket, write_back
             from torch_spyre._inductor.runtime import empty_strided_spyre, spyre_kernel
             """,
             strip=True,
@@ -132,18 +133,30 @@ class SpyrePythonWrapperCodegen(PythonWrapperCodegen):
             number = self.codegen_sizevar(self.kernels.sizes[buffer.name])
             self.writeline(f"{buffer.name} = size_tensor({number}, {self._device()})")
         elif buffer in kernel.to_fill:
-            self.writeline(f"{_name(buffer)} = to_bucket({buffer.name}, {self._empty(buffer)})")
+            self.writeline(f"{_name(buffer)} = to_bucket({buffer.name}, {self._bucket(buffer)})")
         self._made.add(buffer.name)
 
     def _trim(self, buffer: Buffer) -> None:
         """What leaves the kernels has its own size, not the bucket's."""
-        shape = self.codegen_python_shape_tuple(buffer.shape)
         if buffer.is_input:
-            self.writeline(f"{buffer.name}.copy_(valid_part({_name(buffer)}, {shape}))")
+            self.writeline(f"write_back({_name(buffer)}, {buffer.name})")
             return
-        inductor_buffer = V.graph.get_buffer(buffer.name)
-        stride = self.codegen_python_shape_tuple(tuple(inductor_buffer.get_stride()))
-        self.writeline(f"{buffer.name} = from_bucket({_name(buffer)}, {shape}, {stride})")
+        shape = self.codegen_python_shape_tuple(buffer.shape)
+        stride = self.codegen_python_shape_tuple(_strides(buffer))
+        own = self._own_map(buffer)
+        self.writeline(f"{buffer.name} = from_bucket({_name(buffer)}, {shape}, {stride}, {own})")
+
+    def _bucket(self, buffer: Buffer) -> str:
+        assert buffer.storage is not None
+        return (
+            f"{buffer.size}, {buffer.stride}, {buffer.storage.device_size}, "
+            f"{buffer.storage.stride_map}, {self._own_map(buffer)}"
+        )
+
+    def _own_map(self, buffer: Buffer) -> str:
+        """The stride map of a tensor in the memory of a bucket, for the length at hand."""
+        own = layouts.own_map(buffer, _strides(buffer))
+        return "None" if own is None else self.codegen_python_shape_tuple(own)
 
     def _kernel_name(self, kernel: PlannedKernel) -> str:
         name = self._defined.get(kernel.text)
@@ -151,6 +164,12 @@ class SpyrePythonWrapperCodegen(PythonWrapperCodegen):
             name = self._defined[kernel.text] = f"spyre_kernel_{len(self._defined)}"
             self.define_kernel(name, f"spyre_kernel({kernel.text!r}, {name!r})", gpu=False)
         return name
+
+
+def _strides(buffer: Buffer) -> tuple[Any, ...]:
+    """A tensor's strides as Inductor has them, with symbols."""
+    known = V.graph.graph_inputs.get(buffer.name) or V.graph.get_buffer(buffer.name)
+    return tuple(known.get_stride())
 
 
 def _name(buffer: Buffer) -> str:

@@ -261,13 +261,15 @@ def _copy_fit(op: Op, operand: int) -> Fit | None:
     if walk.lanes != "vector":
         return None
     extents, strides, stick = list(fit.extents), list(walk.strides), fit.stick
-    length = plan.length if isinstance(plan, ir.Aligned) else None
+    length: int | None
     if isinstance(plan, ir.MatmulAligned):
         length = plan.n_length
         if operand == 0:  # its sticks run along k
             stick, length = plan.lane, plan.k_length
         elif operand == 1:  # it has a stick for every element of k
             extents[plan.lane], strides[plan.lane] = plan.k_length, plan.row_stride
+    else:
+        length = plan.length
     for i, step in enumerate(strides):
         if step == 0 and i != stick:
             extents[i] = op.slices[i]

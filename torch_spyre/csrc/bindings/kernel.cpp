@@ -5,12 +5,14 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "bindings/bindings.h"
 #include "bindings/dtype.h"
+#include "runtime/bucket.h"
 #include "runtime/dtypes.h"
 
 namespace py = pybind11;
@@ -77,6 +79,35 @@ void bind_view(py::module_& m) {
       });
 }
 
+std::optional<c10::IntArrayRef> optional_ref(const std::optional<Sizes>& sizes) {
+  return sizes ? std::optional<c10::IntArrayRef>(*sizes) : std::nullopt;
+}
+
+void bind_buckets(py::module_& m) {
+  m.def(
+      "to_bucket",
+      [](const at::Tensor& tensor, const Sizes& size, const Sizes& stride, const Sizes& device_size,
+         const Sizes& stride_map, const std::optional<Sizes>& own_map) {
+        const py::gil_scoped_release unlocked;
+        return to_bucket(tensor, {size, stride, device_size, stride_map}, optional_ref(own_map));
+      },
+      py::arg("tensor"), py::arg("size"), py::arg("stride"), py::arg("device_size"),
+      py::arg("stride_map"), py::arg("own_map"),
+      "A tensor's values in a bucket: in its own memory if it is laid out so, else a copy.");
+  m.def(
+      "from_bucket",
+      [](const at::Tensor& bucket, const Sizes& size, const Sizes& stride,
+         const std::optional<Sizes>& stride_map) {
+        const py::gil_scoped_release unlocked;
+        return from_bucket(bucket, size, stride, optional_ref(stride_map));
+      },
+      py::arg("bucket"), py::arg("size"), py::arg("stride"), py::arg("stride_map"),
+      "The tensor in a bucket: in the same memory if its stride map is given, else a copy.");
+  m.def("write_back", &write_back, py::arg("bucket"), py::arg("tensor"),
+        py::call_guard<py::gil_scoped_release>(),
+        "Writes a tensor's values in a bucket back to it, unless they are in its own memory.");
+}
+
 }  // namespace
 
 void bind_kernel(py::module_& m) {
@@ -112,6 +143,7 @@ void bind_kernel(py::module_& m) {
       },
       py::arg("size"), py::arg("stride"), py::arg("dtype"), py::arg("device_index"),
       py::arg("device_size"), py::arg("stride_map"));
+  bind_buckets(m);
 }
 
 }  // namespace spyre

@@ -17,6 +17,7 @@
 #include "runtime/python_lock.h"
 #include "runtime/stream.h"
 #include "runtime/strides.h"
+#include "runtime/weights.h"
 
 namespace spyre {
 namespace {
@@ -58,10 +59,27 @@ class Handles {
     const std::lock_guard lock(mutex_);
     records_.erase(handle);
   }
+  // The storage ends that borrowed the other one's block.
+  void give_back(const void* handle, const CardStorage* storage, const CardStorage* lender) {
+    const std::lock_guard lock(mutex_);
+    const auto found = records_.find(handle);
+    if (found != records_.end() && found->second == storage) {
+      found->second = lender;
+    }
+  }
   const CardStorage* find(const void* handle) {
     const std::lock_guard lock(mutex_);
     const auto found = records_.find(handle);
     return found == records_.end() ? nullptr : found->second;
+  }
+  // What makes products faster and nothing else depends on. They go when the caller lets go.
+  std::vector<std::shared_ptr<const ProductCopy>> take_product_copies() {
+    std::vector<std::shared_ptr<const ProductCopy>> taken;
+    const std::lock_guard lock(mutex_);
+    for (const auto& [handle, storage] : records_) {
+      if (auto copy = storage->product_copy.exchange(nullptr)) taken.push_back(std::move(copy));
+    }
+    return taken;
   }
 
  private:
@@ -76,7 +94,10 @@ Handles& handles() {
 
 void delete_storage(void* context) {
   const std::unique_ptr<CardStorage> storage(static_cast<CardStorage*>(context));
-  if (!is_bad_fork()) {  // in a forked child the card's locks may be held by nobody
+  if (storage->lender) {
+    handles().give_back(handle_of(storage->device, storage->address), storage.get(),
+                        &card_storage(storage->lender));
+  } else if (!is_bad_fork()) {  // in a forked child the card's locks may be held by nobody
     handles().remove(handle_of(storage->device, storage->address));
     driver(storage->device).free(storage->address);
     debug_log("free", storage->device, storage->device_bytes, " bytes");
@@ -93,6 +114,7 @@ Address allocate_or_collect(c10::DeviceIndex device, int64_t bytes) {
     if (collect_garbage()) {
       collect_garbage()();
     }
+    handles().take_product_copies();
   }
   const WithoutPythonLock unlocked;
   card.empty_cache();
@@ -182,6 +204,29 @@ c10::Storage make_storage(c10::DeviceIndex device, LayoutPtr layout, c10::Scalar
                       &device_allocator(), /*resizable=*/true);
 }
 
+c10::Storage borrow_storage(const c10::Storage& lender, LayoutPtr layout, int64_t numel) {
+  const CardStorage& owner = card_storage(lender);
+  check_layout(*layout, owner.dtype, numel);
+  TORCH_CHECK_VALUE(layout->nbytes() <= owner.device_bytes, "the layout needs ", layout->nbytes(),
+                    " bytes, the block to be shared has ", owner.device_bytes, ": ",
+                    layout->to_string());
+  auto storage = std::make_unique<CardStorage>();
+  storage->device = owner.device;
+  storage->address = owner.address;
+  storage->device_bytes = owner.device_bytes;
+  storage->layout = std::move(layout);
+  storage->dtype = owner.dtype;
+  storage->numel = numel;
+  storage->lender = lender;
+  void* handle = handle_of(owner.device, owner.address);
+  handles().add(handle, storage.get());
+  const size_t nbytes = static_cast<size_t>(numel) * c10::elementSize(owner.dtype);
+  c10::DataPtr data(handle, storage.release(), &delete_storage,
+                    c10::Device(c10::kPrivateUse1, owner.device));
+  return c10::Storage(c10::Storage::use_byte_size_t(), nbytes, std::move(data), &device_allocator(),
+                      /*resizable=*/true);
+}
+
 namespace {
 
 const CardStorage* find_storage(const c10::DataPtr& data) {
@@ -197,6 +242,8 @@ bool is_card_storage(const c10::Storage& storage) {
   return find_storage(storage.data_ptr()) != nullptr;
 }
 
+void note_write(const c10::Storage& storage) { ++card_storage(storage).writes; }
+
 void record_use(const c10::DataPtr& data, const c10::Stream& stream) {
   const CardStorage& storage = card_storage(data);
   TORCH_CHECK(stream.device_index() == storage.device,
@@ -208,24 +255,33 @@ void record_use(const c10::DataPtr& data, const c10::Stream& stream) {
 namespace {
 
 std::mutex threads_mutex;
-int threads_seen = 0;
+int threads_known = 0;  // alive, and have looked at a storage
+
+// A thread that has ended holds no record any more, so it counts no longer: loaders that read
+// checkpoints with a few threads leave the process as it was.
+struct KnownThread {
+  KnownThread() {
+    const WithoutPythonLock unlocked;  // the one that is at work alone may need it
+    const std::lock_guard lock(threads_mutex);
+    ++threads_known;
+  }
+  ~KnownThread() {
+    const std::lock_guard lock(threads_mutex);
+    --threads_known;
+  }
+  KnownThread(const KnownThread&) = delete;
+  KnownThread& operator=(const KnownThread&) = delete;
+};
 
 // Waits while another thread is at work as the only one.
-void make_known() {
-  thread_local bool is_known = false;
-  if (is_known) return;
-  const WithoutPythonLock unlocked;  // the other one may need it
-  const std::lock_guard lock(threads_mutex);
-  ++threads_seen;
-  is_known = true;
-}
+void make_known() { thread_local const KnownThread self; }
 
 }  // namespace
 
 void while_only_thread(const std::function<void()>& work) {
   make_known();
   const std::lock_guard lock(threads_mutex);
-  if (threads_seen == 1) work();
+  if (threads_known == 1) work();
 }
 
 const CardStorage& card_storage(const c10::DataPtr& data) {
