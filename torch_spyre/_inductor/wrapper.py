@@ -179,7 +179,7 @@ def _name(buffer: Buffer) -> str:
     return f"{buffer.name}_bucket" if is_bucket else buffer.name
 
 
-_MOST_LETTERS = 60  # of a kernel's name
+_MOST_LETTERS = 40  # of a kernel's name
 _COPIES = ("to_copy", "unsafe_view", "clone")  # and what else says little
 
 
