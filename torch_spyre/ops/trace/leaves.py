@@ -364,6 +364,8 @@ def matmul_into(
     if kind_of(left.dtype) is not Kind.FLOAT:
         return _integer_product(tracer, left, right, result)
     if left.shape[-1] == 1:
+        if kind_of(right.dtype) is not Kind.FLOAT:
+            right = tracer.as_dtype(right, torch.float16)
         tracer.emitter.apply("mul", [tracer.view(left), tracer.view(right)], tracer.result(result))
         return result
     rows, depth = left.shape[-2:]
