@@ -14,7 +14,7 @@ from torch_spyre.backend import opcodes
 from torch_spyre.ir import Term
 from torch_spyre.ir.spec import Kind, Mask
 from torch_spyre.ops import formats
-from torch_spyre.ops.formats import LARGEST, card_format, kind_of
+from torch_spyre.ops.formats import LARGEST, card_format, kind_of, matmul_opcode
 
 from ..body import Position, Value
 from ..conversions import is_widening
@@ -103,7 +103,8 @@ class _Splitter:
         if nest.reduction == "batchmatmul":
             a, b = (self._source(value) for value in nest.values)
             reduced = loops[nest.outer :]
-            self._emit("batchmatmul", "matmul", loops, [a, b], target, reduced)
+            opcode = matmul_opcode(nest.values[1].dtype)
+            self._emit(opcode, "matmul", loops, [a, b], target, reduced)
         elif nest.reduction is not None:
             self._reduce(loops, target)
         else:
