@@ -447,3 +447,11 @@ def test_a_mask_of_the_least_float16_hides_a_whole_row_without_nans() -> None:
     is_seen[1] = True
     got = torch.compile(model)(scores.to("spyre"), is_seen.to("spyre")).cpu()
     assert (got.float() - model(scores.float(), is_seen)).abs().max() < 2**-8
+
+
+def test_a_factor_of_a_matmul_may_be_a_constant() -> None:
+    def model(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ones = torch.ones(70, 8, device=x.device, dtype=x.dtype)
+        return x @ ones, ones.t() @ x.t(), torch.ones_like(x) @ ones
+
+    assert_as_on_cpu(model, torch.randn(5, 70))
