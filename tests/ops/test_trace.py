@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from torch_spyre.tools.plans import plans_of
+
 aten = torch.ops.aten
 
 
@@ -128,6 +130,15 @@ def test_places_among_sorted_numbers_are_found_from_either_side():
 
 def test_repeats_of_none_are_left_out():
     agree(torch.repeat_interleave, torch.tensor([2, 0, 1, 3]))
+
+
+@pytest.mark.parametrize("size", [(32, 20), (32, 33), (32, 63), (7, 33), (4, 200), (3, 5, 40)])
+def test_an_index_whose_rows_end_inside_of_sticks_is_copied_in_few_steps(size):
+    """A copy for each row once made 220 steps, and as many milliseconds to plan them."""
+    index = torch.randint(0, 50, size, generator=torch.Generator().manual_seed(1))
+    agree(functional.embedding, index, numbers(50, 96))
+    (plan,) = plans_of(functional.embedding, index.to("spyre"), numbers(50, 96).to("spyre"))[-1:]
+    assert sum(map(len, plan.launches)) <= 6, str(plan)
 
 
 def test_only_named_rows_of_an_embedding_are_shortened():

@@ -256,6 +256,54 @@ def test_to_dtype_on_the_card_gives_what_the_cpu_gives(source, target):
     assert torch.equal(host.to("spyre").to("cpu", target), host.to(target))
 
 
+LARGE = {
+    "rows": (torch.randn(3000, 1001), None),
+    "few long rows": (torch.randn(2, 2_200_003), None),
+    "one dimension": (torch.randn(2_500_001), None),
+    "transposed": (torch.randn(1001, 3000).t(), None),
+    "sliced": (torch.randn(3000, 2002)[:, ::2], None),
+    "sticks along the rows": (torch.randn(3000, 1001), [1, 0]),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_conversion_on_the_way_to_the_card_is_that_of_the_host(name):
+    """It is done piece by piece (runtime/staging.h); nobody can tell."""
+    host, order = LARGE[name]
+    host = host.to(torch.bfloat16)
+    wanted = host.half().to("spyre")
+    poison = torch.full(host.shape, float("nan"), dtype=torch.float16, device="spyre")
+    del poison  # its block is next
+    layout = order and torch.spyre.SpyreTensorLayout(
+        list(host.shape), list(host.stride()), torch.float16, order
+    )
+    found = torch.empty(host.shape, dtype=torch.float16, device="spyre", device_layout=layout)
+    found.copy_(host)
+    assert same_bits(found.cpu(), wanted.cpu())
+    assert torch.equal(found.sum(-1).cpu(), wanted.sum(-1).cpu())
+    moved = host.to("spyre", torch.float16)
+    assert moved.stride() == wanted.stride() and same_bits(moved.cpu(), wanted.cpu())
+
+
+def test_a_large_conversion_takes_a_few_megabytes_of_the_host(check_python):
+    done = check_python(
+        """
+        import torch
+        from torch_spyre.tools.host_memory import measure_host_memory
+
+        weights = [torch.zeros(1500, 1024, dtype=torch.bfloat16) for _ in range(40)]
+        torch.zeros(1500, 1024, dtype=torch.bfloat16).to("spyre", torch.float16)
+        moved, memory = measure_host_memory(
+            lambda: [weight.to("spyre", torch.float16) for weight in weights]
+        )
+        print(memory.own >> 20, memory.card >> 20)
+        """,
+        SPYRE_CARD_CHECK="0",  # its shadow of the card's memory is memory of the host
+    )
+    own, card = map(int, done.stdout.split())
+    assert card == 117 and own < 12, done.stdout
+
+
 def test_copy_broadcasts_and_checks_shapes():
     x = torch.zeros(4, 70, device="spyre")
     x.copy_(torch.arange(70.0))

@@ -62,6 +62,46 @@ def test_a_product_lays_a_weight_out() -> None:
     assert done.stdout.strip() == "done", done.stderr
 
 
+# A loader reads checkpoints with threads of its own, as that of transformers does.
+AFTER_THREADS = """
+import threading
+import time
+import torch
+from torch_spyre import _C
+
+weights, is_used, may_end = [], threading.Event(), threading.Event()
+
+def load():
+    weights.append(torch.nn.Parameter(torch.randn(192, 256).half().to("spyre")))
+    is_used.set()
+    may_end.wait()
+
+def layout():
+    with torch.no_grad():
+        x @ weights[0].t()
+    return _C.get_spyre_tensor_layout(weights[0])
+
+loader = threading.Thread(target=load)
+loader.start()
+is_used.wait()
+x = torch.randn(8, 256).half().to("spyre")
+before = _C.get_spyre_tensor_layout(weights[0])
+assert layout() == layout() == before
+may_end.set()
+loader.join()
+while layout() == before:  # Python's thread ends a little before the system's
+    time.sleep(0.001)
+print("done")
+"""
+
+
+def test_a_weight_is_laid_out_once_the_other_threads_have_ended() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AFTER_THREADS], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.strip() == "done", done.stderr
+
+
 def test_threads_leave_weights_alone() -> None:
     """A storage that another thread may be looking at keeps its block."""
     torch.zeros(1, device="spyre")

@@ -77,11 +77,14 @@ def compile_graph(
     from .growth import expect_growth
     from .hints import digest, following_names
     from .registration import register
-    from .weights import lay_out_weights
+    from .weights import lay_out_weights, separate_heads
 
     register()
     expect_growth(gm)
     lay_out_weights(gm, inputs)
+    heads = separate_heads(gm, inputs)
+    gm, examples = heads.graph, heads.examples(inputs)
+    inputs = [*inputs, *heads.copies(inputs)]
     use_own_functions(gm)
     layouts = tuple(
         None if is_dynamic else _layout_key(value)
@@ -93,7 +96,7 @@ def compile_graph(
     with config.patch(input_layouts=layouts, hints=digest(gm)):
         compiled = compile_fx(
             gm,
-            list(inputs),
+            examples,
             inner_compile=following_names(
                 calling_what_has_no_loop(_plain_errors(compile_fx_inner))
             ),
@@ -101,7 +104,7 @@ def compile_graph(
             **kwargs,
         )
     assert callable(compiled)
-    return compiled
+    return heads.supplied(compiled)
 
 
 def _plain_errors(compile_inner: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,18 +12,23 @@ longest of such lengths, so that all of them move to the next bucket at the same
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 from typing import Any
 
 import sympy
+from torch._inductor import ir as inductor_ir
+from torch._inductor.graph import GraphLowering
 from torch._inductor.sizevars import SizeVarAllocator
 
 from .graph import NeedsStaticSizesError
 
 LEAST_BUCKET = 128
+# What a size is multiplied with counts, too: a batch of 32 texts need not have 128 words each.
+LEAST_POSITIONS, SMALLEST_BUCKET, ANY_SIZE = 1024, 8, 32
 
 
-def bucket_of(length: int) -> int:
+def bucket_of(length: int, least: int = LEAST_BUCKET) -> int:
     """The next power of two, at least 128.
 
     Sizes 0 and 1 are compiled for themselves by Dynamo; with three buckets for 2 to 300 that
@@ -32,25 +37,61 @@ def bucket_of(length: int) -> int:
     >>> [bucket_of(n) for n in (2, 128, 129, 300)]
     [128, 128, 256, 512]
     """
-    return max(LEAST_BUCKET, 1 << (length - 1).bit_length())
+    return max(least, 1 << (length - 1).bit_length())
+
+
+def least_bucket(others: int) -> int:
+    """The smallest bucket of a size, of which each position is computed for that many others.
+
+    Large ones save graphs, small ones work: 128, or what makes 1024 positions in all.
+
+    >>> [least_bucket(others) for others in (1, 8, 16, 32, 512)]
+    [128, 128, 64, 32, 8]
+    """
+    wanted = bucket_of(max(LEAST_POSITIONS // others, 1), 1)
+    return min(max(wanted, SMALLEST_BUCKET), LEAST_BUCKET)
+
+
+def sizes_of(graph: GraphLowering) -> Iterator[Any]:
+    """The lengths of all tensors of a graph."""
+    boxes = (box for box in graph.graph_inputs.values() if isinstance(box, inductor_ir.TensorBox))
+    buffers = (buffer for operation in graph.operations for buffer in operation.get_outputs())
+    for tensor in (*boxes, *buffers):
+        if isinstance(tensor.maybe_get_layout(), inductor_ir.Layout):
+            yield from tensor.get_size()
+
+
+def input_positions(graph: GraphLowering) -> Iterator[Sequence[Any]]:
+    """The sizes of a graph's inputs; of floats all but the last one, which counts features."""
+    for box in graph.graph_inputs.values():
+        if isinstance(box, inductor_ir.TensorBox):
+            size = box.get_size()
+            yield size[:-1] if box.get_dtype().is_floating_point else size
 
 
 class DynamicSizes:
     """The numbers behind a graph's sizes."""
 
     def __init__(
-        self, sizevars: SizeVarAllocator, sizes: Iterable[Any] = (), is_static: bool = False
+        self,
+        sizevars: SizeVarAllocator,
+        sizes: Iterable[Any] = (),
+        inputs: Iterable[Sequence[Any]] = (),
+        is_static: bool = False,
     ) -> None:
-        """`sizes` are all that the graph has."""
+        """`sizes` are all that the graph has; `inputs` those of each input, without features."""
         self._sizevars = sizevars
         self._is_static = is_static
         self._numbers: dict[sympy.Symbol, int] = {}
         self._longer: dict[sympy.Symbol, int] = {}  # the largest c of lengths s + c
+        self._others: dict[sympy.Symbol, int] = {}  # that each position is computed for, at least
         self.lengths: dict[sympy.Expr, int] = {}  # that launches take, with the longest they may be
         for size in () if is_static else sizes:
             symbol, more = _and_more(self._plain(size))
             if symbol is not None:
                 self._longer[symbol] = max(more, self._longer.get(symbol, 0))
+        for shape in () if is_static else inputs:
+            self._count_others([self._plain(size) for size in shape])
 
     def number(self, expr: Any) -> int:
         """A size or stride: with buckets for what is symbolic."""
@@ -96,12 +137,20 @@ class DynamicSizes:
         expr = self._sizevars.remove_precomputed_replacements(sympy.sympify(expr))
         return self._sizevars.simplify(expr)
 
+    def _count_others(self, shape: Sequence[sympy.Expr]) -> None:
+        counts = [int(n) if isinstance(n, sympy.Integer) else ANY_SIZE for n in shape]
+        for dim, size in enumerate(shape):
+            others = prod(counts[:dim] + counts[dim + 1 :])
+            for symbol in size.free_symbols:
+                self._others[symbol] = min(others, self._others.get(symbol, others))
+
     def _number(self, symbol: sympy.Symbol) -> int:
         if symbol not in self._numbers:
             more = self._longer.get(symbol, 0)
-            bucket = bucket_of(int(self._sizevars.guarding_hint_or_throw(symbol)) + more)
+            least = least_bucket(max(self._others.get(symbol, 1), 1))
+            bucket = bucket_of(int(self._sizevars.guarding_hint_or_throw(symbol)) + more, least)
             self._sizevars.check_leq(symbol, sympy.Integer(bucket - more))
-            if bucket > LEAST_BUCKET:
+            if bucket > least:
                 # A cache must not serve a short length with the kernels of a larger bucket: which
                 # one it found would depend on what was compiled before.
                 self._sizevars.check_lt(sympy.Integer(bucket // 2 - more), symbol)

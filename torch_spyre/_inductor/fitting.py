@@ -19,9 +19,10 @@ from torch_spyre.ir.arguments import (
 from torch_spyre.ir.walks import MAX_RANK
 from torch_spyre.ops.views import layout, order_with_stick
 
-from .graph import Buffer, Fit, Op, Read, Sizes
+from .graph import Buffer, Fit, Op, Read, Sizes, dense
 
 SPARSE = -1
+MOST_NESTS = 4  # of the flat copy of an index
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,9 @@ def _fit_gather(op: Op) -> Fit | Misfit:
         assert index.buffer.storage is not None
         if not _is_sparse(index.buffer.storage):
             # One after the other, or where that runs unevenly through sticks, one per stick.
-            if not _is_flat(index.buffer.storage):
-                return Misfit(1, plan.reason, is_flat=True)
+            flat = Misfit(1, plan.reason, is_flat=True)
+            if not _is_flat(index.buffer.storage) and _is_even(op, index, flat):
+                return flat
             return Misfit(1, plan.reason, SPARSE)
         # The index changes from lane to lane: the result is taken element by element.
         return Misfit(2, plan.reason, SPARSE)
@@ -147,6 +149,18 @@ def _stick_of(op: Op, table: Read, index: Read) -> int:
         if step != 0 and op.extents[i] > 1 and index.strides[i] == 0
     ]
     return moving[-1] if moving else SPARSE
+
+
+def _is_even(op: Op, index: Read, flat: Misfit) -> bool:
+    """Does a flat copy of the index take few loop nests? Rows that end inside of sticks, and begin
+    inside of those of the copy, would take some for each row."""
+    copy = copy_for(op, flat)
+    buffer = Buffer("copy", copy.size, (1,), index.buffer.dtype, prod(copy.size))
+    into = ir.Access(storage_for(buffer, copy.order), 0, dense(copy.extents))
+    source = ir.Access(
+        index.buffer.storage, index.offset, tuple(index.strides[i] for i in copy.loops)
+    )
+    return len(ir.pieces(copy.extents, [into, source])) <= MOST_NESTS
 
 
 def _is_flat(storage: ir.Storage) -> bool:
@@ -238,9 +252,30 @@ def _whole_copy(read: Read, misfit: Misfit) -> Copy:
 
 
 def copy_bytes(copy: Copy, read: Read) -> int:
-    """Traffic of making the copy: what is read and what is written."""
+    """Traffic of making the copy: its sticks, and what is moved of the original."""
     nbytes = read.buffer.format.nbytes
     elements = prod(copy.extents)
     length = copy.size[-1] if copy.size and not copy.is_sparse else 1
-    sticks = elements // max(length, 1) * -(-length * nbytes // 128)
-    return elements * nbytes + sticks * 128
+    sticks = elements // max(length, 1) * -(-length * nbytes // ir.STICK_BYTES)
+    return elements * nbytes + sticks * ir.STICK_BYTES + _sparse_bytes(read, elements)
+
+
+def sparse_bytes(op: Op) -> int:
+    """What a matmul moves in vain because some of its tensors have one element per stick.
+
+    Elsewhere such tensors are small, results of reductions and what is computed with them.
+    """
+    if op.kind != "matmul":
+        return 0
+    total = 0
+    for tensor in op.tensors:
+        moving = (n for n, step in zip(op.extents, tensor.strides, strict=True) if step)
+        total += _sparse_bytes(tensor, prod(moving))
+    return total
+
+
+def _sparse_bytes(tensor: Read, elements: int) -> int:
+    """Beyond the bytes of these elements themselves."""
+    storage, nbytes = tensor.buffer.storage, tensor.buffer.format.nbytes
+    is_sparse = storage is not None and _is_sparse(storage)
+    return elements * (ir.STICK_BYTES - nbytes) if is_sparse else 0

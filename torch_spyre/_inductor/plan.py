@@ -17,14 +17,14 @@ from torch_spyre.ir.bundle import Bundle
 from . import debug, externs, layouts
 from .codegen.opspec import KernelDraft, kernels_of
 from .codegen.superdsc import bundle_of
-from .dynamic import DynamicSizes
+from .dynamic import DynamicSizes, input_positions, sizes_of
 from .errors import Unsupported
 from .graph import Buffer, NeedsStaticSizesError, Op, SpyreGraph
 from .passes import run_passes
 from .passes.hints import wish_for_tiles
 from .passes.split import split_multi_op_bodies
 from .runtime import ArgView, serialize_kernel
-from .translate import Translation, Translator, sizes_of
+from .translate import Translation, Translator
 
 
 @dataclass
@@ -78,7 +78,8 @@ def plan_graph(lowered: GraphLowering) -> Kernels:
     """Translate, run the passes, and write the bundles of a lowered graph."""
     try:
         try:
-            return _plan(lowered, DynamicSizes(lowered.sizevars, sizes_of(lowered)))
+            sizes = DynamicSizes(lowered.sizevars, sizes_of(lowered), input_positions(lowered))
+            return _plan(lowered, sizes)
         except NeedsStaticSizesError as error:
             debug.log.info("compiling for fixed sizes: %s", error)
             return _plan(lowered, DynamicSizes(lowered.sizevars, is_static=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -80,15 +80,6 @@ class Translation:
     def add(self, nest: Nest) -> None:
         nest.segment = self.segments
         self.nests.append(nest)
-
-
-def sizes_of(graph: GraphLowering) -> Iterator[Any]:
-    """The lengths of all tensors of a graph."""
-    boxes = (box for box in graph.graph_inputs.values() if isinstance(box, inductor_ir.TensorBox))
-    buffers = (buffer for operation in graph.operations for buffer in operation.get_outputs())
-    for tensor in (*boxes, *buffers):
-        if isinstance(tensor.maybe_get_layout(), inductor_ir.Layout):
-            yield from tensor.get_size()
 
 
 class Translator:

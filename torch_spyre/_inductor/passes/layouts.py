@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch_spyre import ir
 
-from ..fitting import Misfit, candidates, copy_bytes, copy_for, default_storage, fit
+from ..fitting import Misfit, candidates, copy_bytes, copy_for, default_storage, fit, sparse_bytes
 from ..graph import Buffer, Op, SpyreGraph
 from .restickify import MOST_COPIES, CannotCopyError, substitute
 
@@ -78,12 +78,13 @@ class _Chooser:
 
 
 def _traffic(op: Op) -> int:
-    """Copies that a restickify would insert, tried on a scratch copy of the operation."""
+    """Copies that a restickify would insert, tried on a scratch copy of the operation, and what it
+    then moves in vain."""
     total = 0
     for _ in range(MOST_COPIES):
         found = fit(op)
         if not isinstance(found, Misfit):
-            return total
+            return total + sparse_bytes(op)
         copy = copy_for(op, found)
         read = op.tensors[found.operand]
         total += copy_bytes(copy, read)

@@ -27,6 +27,7 @@
 #include "runtime/stream.h"
 #include "runtime/strides.h"
 #include "runtime/view.h"
+#include "runtime/weights.h"
 
 namespace py = pybind11;
 
@@ -126,6 +127,16 @@ void bind_layout_access(py::module_& m) {
       },
       py::arg("tensor"), py::arg("layout"),
       "Lays the storage of a Spyre tensor out anew; its values stay the same.");
+  m.def(
+      "copy_for_products",
+      [](const at::Tensor& matrix) {
+        const py::gil_scoped_release unlocked;
+        // The kept tensor itself stays unknown to Python.
+        return copy_for_products(on_card(matrix)).variable_data();
+      },
+      py::arg("matrix"),
+      "A matrix (out, in) with `out` in the sticks: a copy that is kept until something is "
+      "written.");
   m.def("empty_with_layout", &empty_with_layout, py::arg("size"), py::arg("dtype"),
         py::arg("device"), py::arg("layout"));
   m.def("get_downcast_warning", &downcast_warning,

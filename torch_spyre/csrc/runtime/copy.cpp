@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "runtime/activity.h"
 #include "runtime/cards.h"
 #include "runtime/dtypes.h"
 #include "runtime/errors.h"
@@ -15,6 +16,7 @@
 #include "runtime/operation.h"
 #include "runtime/pinned.h"
 #include "runtime/planner.h"
+#include "runtime/staging.h"
 #include "runtime/stream.h"
 #include "runtime/view.h"
 
@@ -39,6 +41,22 @@ std::shared_ptr<const DmaDescriptor> transfer(const CardView& view, const at::Te
   return how;
 }
 
+void record(Activity::Kind kind, int64_t asked, const CardView& view, int64_t bytes,
+            const Ticket& ticket) {
+  if (asked == 0) {
+    return;
+  }
+  const bool is_to_card = kind == Activity::Kind::ToCard;
+  Activity activity;
+  activity.kind = kind;
+  activity.asked = asked;
+  activity.name = is_to_card ? "Memcpy HtoD" : "Memcpy DtoH";
+  activity.device = view.storage->device;
+  activity.queue = ticket.queue;
+  (is_to_card ? activity.bytes_written : activity.bytes_read) = bytes;
+  record_activity(std::move(activity), ticket);
+}
+
 // `non_blocking` is honoured for pinned memory, whose owner promised to leave it alone.
 void finish(const char* what, const CardView& view, const at::Tensor& host, Ticket ticket,
             bool non_blocking) {
@@ -52,12 +70,62 @@ void finish(const char* what, const CardView& view, const at::Tensor& host, Tick
 void host_to_card(const at::Tensor& host, const at::Tensor& card, bool non_blocking) {
   const CardView view = view_of(card, Frame::Element);
   const auto how = transfer(view, host, covers_storage(card));
+  const int64_t asked = host_now();
   const Ticket ticket = translated([&] {
     return driver(view.storage->device)
         .copy_to_card(current_queue(view.storage->device), view.address, how, host.const_data_ptr(),
                       keep(host.storage()));
   });
+  note_write(card.storage());
+  record(Activity::Kind::ToCard, asked, view, how->host_bytes, ticket);
   finish("copy to card", view, host, ticket, non_blocking);
+}
+
+// Zeros where a tensor that covers its storage has no elements.
+void fill_padding(const at::Tensor& card) {
+  const CardView view = view_of(card, Frame::Element);
+  const auto whole = cached_transfer(view, card.scalar_type(), card.strides(), true);
+  auto how = std::make_shared<DmaDescriptor>(*whole);
+  std::erase_if(how->nests, [](const DmaNest& nest) { return !nest.is_padding; });
+  if (how->nests.empty()) {
+    return;
+  }
+  translated([&] {
+    return driver(view.storage->device)
+        .copy_to_card(current_queue(view.storage->device), view.address, how, nullptr,
+                      keep(card.storage()));
+  });
+}
+
+// The same, with a conversion to the card tensor's dtype on the host: of a large tensor, a piece at
+// a time, so that it never lies on the host a second time.
+void converted_to_card(const at::Tensor& host, const at::Tensor& card, bool non_blocking) {
+  const auto dtype = card.scalar_type();
+  const auto bytes = static_cast<int64_t>(card.itemsize()) * card.numel();
+  if (host.scalar_type() == dtype || bytes <= kSmallBytes) {
+    host_to_card(host.to(dtype), card, non_blocking);
+    return;
+  }
+  const auto strides = card.strides();
+  const auto outermost = std::max_element(strides.begin(), strides.end()) - strides.begin();
+  const int64_t length = card.size(outermost);
+  if (bytes / length > kStagingBytes) {  // few and long
+    for (int64_t i = 0; i < length; ++i) {
+      converted_to_card(host.select(outermost, i), card.select(outermost, i), false);
+    }
+  } else {
+    const int64_t stick = card_storage(card.storage()).layout->elems_per_stick();
+    int64_t step = kStagingBytes * length / bytes;
+    step = step < stick ? step : step / stick * stick;  // whole sticks, should they lie that way
+    for (int64_t first = 0; first < length; first += step) {
+      const int64_t count = std::min(step, length - first);
+      host_to_card(staged(host.narrow(outermost, first, count), dtype),
+                   card.narrow(outermost, first, count), false);
+    }
+  }
+  if (covers_storage(card)) {
+    fill_padding(card);
+  }
 }
 
 // A large result is fresh memory most of the time, and faulting it in page by page takes longer
@@ -87,11 +155,13 @@ void card_to_host(const at::Tensor& card, const at::Tensor& host, bool non_block
     how = allowing_undefined(*how);
   }
   expect_large_write(host.mutable_data_ptr(), how->host_bytes);
+  const int64_t asked = host_now();
   const Ticket ticket = translated([&] {
     return driver(view.storage->device)
         .copy_to_host(current_queue(view.storage->device), view.address, how,
                       host.mutable_data_ptr(), keep(host.storage()));
   });
+  record(Activity::Kind::ToHost, asked, view, how->host_bytes, ticket);
   finish("copy to host", view, host, ticket, non_blocking);
 }
 
@@ -198,7 +268,7 @@ void copy_tensor(const at::Tensor& source, const at::Tensor& to, bool non_blocki
   } else if (from_card && to_card) {
     copy_on_cards(from, to);
   } else if (to_card) {
-    host_to_card(from.to(to.scalar_type()), to, non_blocking);
+    converted_to_card(from, to, non_blocking);
   } else if (from.scalar_type() == to.scalar_type()) {
     card_to_host(from, to, non_blocking);
   } else {

@@ -287,6 +287,9 @@ void Kernel::launch(c10::ArrayRef<at::Tensor> tensors, c10::IntArrayRef extents)
     bindings.push_back({static_cast<uint64_t>(extent), 0});
   }
   program_.launch(device, std::span<const Binding>(bindings.data(), bindings.size()));
+  for (size_t index = 0; index < tensors.size(); ++index) {
+    if (views_[index].is_written) note_write(tensors[index].storage());
+  }
   copies.write_back();
 }
 

@@ -408,7 +408,22 @@ void launch(const Call& call, const EagerPlan& plan, const std::vector<at::Tenso
           break;
       }
     }
-    part.program.launch(call.device, bindings);
+    part.program.launch(call.device, bindings, call.name);
+  }
+}
+
+void note_writes(const Call& call) {
+  size_t listed = call.values.size();
+  for (size_t index = 0; index < call.values.size(); ++index) {
+    const c10::IValue& value = call.values[index];
+    const bool is_list = value.isTensorList() || value.isOptionalTensorList();
+    const size_t count = is_list ? value.toListRef().size() : 1;
+    const size_t first = is_list ? listed : index;
+    listed += is_list ? count : 0;
+    for (size_t i = first; call.is_written[index] && i < first + count; ++i) {
+      const at::Tensor& tensor = call.tensors[i];
+      if (tensor.defined() && tensor.device().is_privateuseone()) note_write(tensor.storage());
+    }
   }
 }
 
@@ -446,6 +461,7 @@ std::optional<std::vector<at::Tensor>> execute(Call& call) {
   }
   if (!plan->launches.empty()) {
     launch(call, *plan, made);
+    note_writes(call);
   }
   for (const auto& [values, original] : written) {
     if (!values.is_same_size(original)) {

@@ -17,6 +17,7 @@
 #include "runtime/python_lock.h"
 #include "runtime/stream.h"
 #include "runtime/strides.h"
+#include "runtime/weights.h"
 
 namespace spyre {
 namespace {
@@ -71,6 +72,15 @@ class Handles {
     const auto found = records_.find(handle);
     return found == records_.end() ? nullptr : found->second;
   }
+  // What makes products faster and nothing else depends on. They go when the caller lets go.
+  std::vector<std::shared_ptr<const ProductCopy>> take_product_copies() {
+    std::vector<std::shared_ptr<const ProductCopy>> taken;
+    const std::lock_guard lock(mutex_);
+    for (const auto& [handle, storage] : records_) {
+      if (auto copy = storage->product_copy.exchange(nullptr)) taken.push_back(std::move(copy));
+    }
+    return taken;
+  }
 
  private:
   std::mutex mutex_;
@@ -82,14 +92,27 @@ Handles& handles() {
   return *instance;
 }
 
+// For profiles with `profile_memory=True`: `bytes` more than before, negative if freed.
+void report_memory(c10::DeviceIndex device, void* handle, int64_t bytes) {
+  if (!c10::memoryProfilingEnabled()) {
+    return;
+  }
+  const MemoryStats stats = driver(device).memory_stats();
+  c10::reportMemoryUsageToProfiler(
+      handle, bytes, static_cast<size_t>(stats.allocated_bytes.current),
+      static_cast<size_t>(stats.reserved_bytes.current), c10::Device(c10::kPrivateUse1, device));
+}
+
 void delete_storage(void* context) {
   const std::unique_ptr<CardStorage> storage(static_cast<CardStorage*>(context));
   if (storage->lender) {
     handles().give_back(handle_of(storage->device, storage->address), storage.get(),
                         &card_storage(storage->lender));
   } else if (!is_bad_fork()) {  // in a forked child the card's locks may be held by nobody
-    handles().remove(handle_of(storage->device, storage->address));
+    void* const handle = handle_of(storage->device, storage->address);
+    handles().remove(handle);
     driver(storage->device).free(storage->address);
+    report_memory(storage->device, handle, -storage->device_bytes);
     debug_log("free", storage->device, storage->device_bytes, " bytes");
   }
 }
@@ -104,6 +127,7 @@ Address allocate_or_collect(c10::DeviceIndex device, int64_t bytes) {
     if (collect_garbage()) {
       collect_garbage()();
     }
+    handles().take_product_copies();
   }
   const WithoutPythonLock unlocked;
   card.empty_cache();
@@ -181,6 +205,7 @@ c10::DataPtr allocate_storage(c10::DeviceIndex device, LayoutPtr layout, c10::Sc
   debug_log("allocate", device, storage->device_bytes, " bytes, ", storage->layout->to_string());
   void* handle = handle_of(device, storage->address);
   handles().add(handle, storage.get());
+  report_memory(device, handle, storage->device_bytes);
   return {handle, storage.release(), &delete_storage, c10::Device(c10::kPrivateUse1, device)};
 }
 
@@ -231,6 +256,8 @@ bool is_card_storage(const c10::Storage& storage) {
   return find_storage(storage.data_ptr()) != nullptr;
 }
 
+void note_write(const c10::Storage& storage) { ++card_storage(storage).writes; }
+
 void record_use(const c10::DataPtr& data, const c10::Stream& stream) {
   const CardStorage& storage = card_storage(data);
   TORCH_CHECK(stream.device_index() == storage.device,
@@ -242,24 +269,33 @@ void record_use(const c10::DataPtr& data, const c10::Stream& stream) {
 namespace {
 
 std::mutex threads_mutex;
-int threads_seen = 0;
+int threads_known = 0;  // alive, and have looked at a storage
+
+// A thread that has ended holds no record any more, so it counts no longer: loaders that read
+// checkpoints with a few threads leave the process as it was.
+struct KnownThread {
+  KnownThread() {
+    const WithoutPythonLock unlocked;  // the one that is at work alone may need it
+    const std::lock_guard lock(threads_mutex);
+    ++threads_known;
+  }
+  ~KnownThread() {
+    const std::lock_guard lock(threads_mutex);
+    --threads_known;
+  }
+  KnownThread(const KnownThread&) = delete;
+  KnownThread& operator=(const KnownThread&) = delete;
+};
 
 // Waits while another thread is at work as the only one.
-void make_known() {
-  thread_local bool is_known = false;
-  if (is_known) return;
-  const WithoutPythonLock unlocked;  // the other one may need it
-  const std::lock_guard lock(threads_mutex);
-  ++threads_seen;
-  is_known = true;
-}
+void make_known() { thread_local const KnownThread self; }
 
 }  // namespace
 
 void while_only_thread(const std::function<void()>& work) {
   make_known();
   const std::lock_guard lock(threads_mutex);
-  if (threads_seen == 1) work();
+  if (threads_known == 1) work();
 }
 
 const CardStorage& card_storage(const c10::DataPtr& data) {

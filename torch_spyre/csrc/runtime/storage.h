@@ -24,6 +24,14 @@
 namespace spyre {
 
 using LayoutPtr = std::shared_ptr<const SpyreTensorLayout>;
+struct ProductCopy;  // runtime/weights.h
+
+// What eager operations have used a storage for, as far as its layout depends on it.
+enum class Use : uint8_t {
+  Unknown,
+  Table,    // rows are looked up: it keeps its layout, products get a copy
+  Settled,  // its layout was decided on
+};
 
 struct CardStorage {
   c10::DeviceIndex device = -1;
@@ -34,9 +42,11 @@ struct CardStorage {
   // to the storage decides.
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   int64_t numel = 0;  // elements of the host image; bytes while the dtype is not known
-  mutable bool is_written = false;               // untyped: has anybody put bytes there?
-  mutable std::atomic<bool> is_settled = false;  // its layout was looked at (runtime/weights.h)
-  c10::Storage lender;                           // whose block it is, if not its own
+  mutable bool is_written = false;  // untyped: has anybody put bytes there?
+  mutable std::atomic<Use> use = Use::Unknown;
+  mutable std::atomic<int64_t> writes = 0;  // queued so far, by whatever way
+  mutable std::atomic<std::shared_ptr<const ProductCopy>> product_copy;
+  c10::Storage lender;  // whose block it is, if not its own
 
   bool is_untyped() const { return dtype == c10::ScalarType::Undefined; }
 };
@@ -67,6 +77,9 @@ c10::Storage borrow_storage(const c10::Storage& lender, LayoutPtr layout, int64_
 // False for the storages of fake tensors, which name the device but hold nothing.
 bool is_card_storage(const c10::Storage& storage);
 
+// Work that writes to the tensor's storage has just been queued. Everybody who queues some says so.
+void note_write(const c10::Storage& storage);
+
 // The block is also used on that stream: once freed, it is reused after what is queued there.
 void record_use(const c10::DataPtr& data, const c10::Stream& stream);
 
@@ -74,8 +87,8 @@ void record_use(const c10::DataPtr& data, const c10::Stream& stream);
 const CardStorage& card_storage(const c10::Storage& storage);
 const CardStorage& card_storage(const c10::DataPtr& data);
 
-// Does the work if no thread but this one has ever looked at a storage's record; until it is done,
-// none will. Only then may a storage get another block without its users knowing.
+// Does the work if no living thread but this one has looked at a storage's record; until it is
+// done, none will. Only then may a storage get another block without its users knowing.
 void while_only_thread(const std::function<void()>& work);
 
 }  // namespace spyre
