@@ -181,7 +181,9 @@ def _lower_slice(
     """A view as everywhere, except where its place depends on a dynamic length."""
     dim = dim % len(x.get_size())
     rows = rows_from_end(x.get_size()[dim], start, end) if step == 1 else None
-    return None if rows is None else rows_at(_addressable(x), dim, *rows)
+    if rows is None or not V.graph.sizevars.evaluate_expr(sympy.Ge(rows[0], 0)):
+        return None  # more rows than there are: all of them
+    return rows_at(_addressable(x), dim, *rows)
 
 
 @_spyre_lowering(aten.select.int)
