@@ -38,6 +38,9 @@ COMPILE_FLAGS = [
     "-Werror",
     # Torch's and pybind11's headers are not ours to clean: -isystem silences them.
     *(flag for path in include_paths() for flag in ("-isystem", path)),
+    # Kineto's headers (torch.profiler), and fmt within them, of which the wheel has no library.
+    *(flag for path in include_paths()[:1] for flag in ("-isystem", f"{path}/kineto")),
+    "-DFMT_HEADER_ONLY=1",
 ]
 
 

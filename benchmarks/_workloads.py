@@ -99,14 +99,15 @@ class SwiGLUByProducts(nn.Module):
 
 def granite_block() -> Work:
     """The block of `make demo`: RMSNorm, rotary attention with few key heads, SwiGLU."""
-    demo = _demo()
+    demo = example("demo")
     x = torch.randn(1, demo.LENGTH, demo.HIDDEN)
     return Work(demo.Block(), (x, *demo.rotary_tables()))
 
 
-def _demo() -> ModuleType:
-    path = Path(__file__).parent.parent / "examples" / "demo.py"
-    spec = importlib.util.spec_from_file_location("demo", path)
+def example(name: str) -> ModuleType:
+    """A script of `examples/` as a module."""
+    path = Path(__file__).parent.parent / "examples" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None, path
     module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

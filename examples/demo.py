@@ -130,8 +130,8 @@ def print_kernels(kernels: list[KernelCost]) -> None:
     print("\nkernel / operation     steps  cores     LX/core    MiB read  written  modelled us")
     for kernel in kernels:
         print(
-            f"{kernel.name:22}{len(kernel.steps):6}{kernel.cores:7}{kernel.lx_bytes >> 10:8} KiB"
-            f"{_figures(kernel)}"
+            f"{kernel.name[:21]:22}{len(kernel.steps):6}{kernel.cores:7}"
+            f"{kernel.lx_bytes >> 10:8} KiB{_figures(kernel)}"
         )
         grouped: dict[str, list[StepCost]] = defaultdict(list)
         for step in kernel.steps:

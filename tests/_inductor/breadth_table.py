@@ -345,7 +345,6 @@ MATRIX: dict[str, Case] = {
         matrices,
         (F32,),
         exact=_scaled_exact,
-        extern=calls("aten._scaled_mm"),
         **_SUM,
     ),
     "grouped_mm": Case(

@@ -110,14 +110,31 @@ def test_mark_dynamic_is_honoured():
     assert counters["stats"]["unique_graphs"] == 1
 
 
-def test_an_offset_that_depends_on_the_length_is_compiled_for_that_length():
-    def last_row(x):
-        return x[-1] * 2
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, _: x[-1] * 2,
+        lambda x, _: x[:, None][-1:] * 2,
+        lambda x, w: x[-3:-1] @ w,
+        lambda x, _: x.exp()[:, 0][x.size(0) - 2],
+        lambda x, _: x[-1 - torch.arange(2, device=x.device)] + 1,
+    ],
+    ids=["row", "slice", "rows", "element", "indices"],
+)
+def test_rows_counted_from_the_end_are_those_of_the_length(function):
+    torch.manual_seed(0)
+    weight = (torch.randn(128, 96) * 0.1).half()
+    compiled = torch.compile(function)
+    for length in (3, 5, 9, 70, 127, 128, 129, 255):
+        compare(function, compiled, length, weight)
+    assert counters["stats"]["unique_graphs"] == 3
 
-    compiled = torch.compile(last_row)
-    for length in (3, 5, 9):
+
+def test_an_offset_that_depends_on_the_length_is_compiled_for_that_length():
+    compiled = torch.compile(lambda x: x[x.size(0) // 2 :] * 2, dynamic=True)
+    for length in (4, 6, 10):
         x = torch.randn(length, 64).half()
-        assert torch.equal(compiled(x.to("spyre")).cpu(), (x.to("spyre")[-1] * 2).cpu())
+        assert torch.equal(compiled(x.to("spyre")).cpu(), (x.to("spyre")[length // 2 :] * 2).cpu())
 
 
 @pytest.mark.parametrize(("batch", "heads", "groups"), [(1, 4, 2), (2, 6, 3), (1, 4, 4)])

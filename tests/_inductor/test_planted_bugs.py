@@ -43,7 +43,7 @@ def said() -> dict[str, str]:
 def test_a_planted_bug_is_named_with_its_operation_and_source_line(said, bug, what, operation):
     assert what in said[bug]
     assert f"({operation}," in said[bug]
-    assert "in kernel 'spyre_kernel_0'" in said[bug]
+    assert "in kernel 'spyre_" in said[bug]
     assert "planted_bugs.py:" in said[bug]
 
 

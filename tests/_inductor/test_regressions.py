@@ -433,3 +433,25 @@ def test_gathered_rows_that_another_kernel_reads_are_kept_whole() -> None:
         return rows + scaled.cumsum(0)
 
     assert_as_on_cpu(model, torch.randn(50, 128), torch.arange(12), torch.randn(128, 128) / 9)
+
+
+def test_a_mask_of_the_least_float16_hides_a_whole_row_without_nans() -> None:
+    """Inductor asks the card for the values of constants, and writes down what it hears."""
+
+    def model(scores: torch.Tensor, is_seen: torch.Tensor) -> torch.Tensor:
+        zero = torch.zeros((), dtype=scores.dtype, device=scores.device)
+        mask = torch.where(is_seen, zero, torch.finfo(scores.dtype).min)
+        return (scores + mask).softmax(-1)
+
+    scores, is_seen = torch.randn(3, 64).half(), torch.zeros(3, 64, dtype=torch.bool)
+    is_seen[1] = True
+    got = torch.compile(model)(scores.to("spyre"), is_seen.to("spyre")).cpu()
+    assert (got.float() - model(scores.float(), is_seen)).abs().max() < 2**-8
+
+
+def test_a_factor_of_a_matmul_may_be_a_constant() -> None:
+    def model(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ones = torch.ones(70, 8, device=x.device, dtype=x.dtype)
+        return x @ ones, ones.t() @ x.t(), torch.ones_like(x) @ ones
+
+    assert_as_on_cpu(model, torch.randn(5, 70))

@@ -199,23 +199,33 @@ class RandomAccumulations : public RandomPrograms {
     for (int dim = 0; dim < lane_dim; ++dim) {
       if (dim != stick_dim && pick(0, 2) == 0) reduced |= uint32_t{1} << dim;
     }
-    static constexpr DataFormat kHalves[] = {DataFormat::SEN169_FP16, DataFormat::IEEE_FP16,
-                                             DataFormat::BFLOAT16};
-    const bool is_wide = pick(0, 3) == 0;
-    const auto pick_half = [&] { return is_wide ? DataFormat::IEEE_FP32 : kHalves[pick(0, 2)]; };
-    shape.lanes = is_wide ? 32 : 64;
-    OperandRecord a = make(Space::Device, pick_half(), Lanes::Vector);
-    OperandRecord b = make(Space::Device, pick_half(), Lanes::Vector);
-    const bool widens = pick(0, 1) == 0;
-    OperandRecord c =
-        make(Space::Device, widens ? DataFormat::IEEE_FP32 : pick_half(), Lanes::Vector);
+    // B has the most elements per stick, or as many as the others.
+    static constexpr DataFormat kFloats[] = {DataFormat::IEEE_FP32,  DataFormat::SEN169_FP16,
+                                             DataFormat::IEEE_FP16,  DataFormat::BFLOAT16,
+                                             DataFormat::SEN143_FP8, DataFormat::SEN152_FP8};
+    const bool is_integer = pick(0, 5) == 0;
+    const int most = pick(0, 5);
+    const DataFormat of_b = is_integer ? DataFormat::SENINT8 : kFloats[most];
+    shape.lanes = elems_per_stick(of_b);
+    const auto pick_float = [&] {
+      DataFormat format;
+      do {
+        format = kFloats[pick(0, 5)];
+      } while (elems_per_stick(format) > shape.lanes);
+      return format;
+    };
+    OperandRecord a = make(Space::Device, pick_float(), Lanes::Vector);
+    OperandRecord b = make(Space::Device, of_b, Lanes::Vector);
+    OperandRecord c = make(Space::Device, pick_float(), Lanes::Vector);
+    const int a_tiles = shape.lanes / elems_per_stick(static_cast<DataFormat>(a.format));
     const int tiles = shape.lanes / elems_per_stick(static_cast<DataFormat>(c.format));
     if (tiles > 1) c.tail_tiles = static_cast<uint8_t>(pick(0, tiles));
-    place(builder, shape, a, kStickBytes, false, false, uint32_t{1} << stick_dim);
+    place(builder, shape, a, a_tiles * kStickBytes, false, false, uint32_t{1} << stick_dim);
     place(builder, shape, b, shape.lanes * kStickBytes, false, false);
     place(builder, shape, c, tiles * kStickBytes, true, false, reduced);
-    const uint32_t step = builder.step(Opcode::batchmatmul, shape.cores, shape.extent[0], {a, b}, c,
-                                       StepKind::Matmul);
+    const Opcode opcode = is_integer ? Opcode::batchmatmul_int8 : Opcode::batchmatmul;
+    const uint32_t step =
+        builder.step(opcode, shape.cores, shape.extent[0], {a, b}, c, StepKind::Matmul);
     StepRecord& record = builder.steps[step];
     record.reduced = static_cast<uint8_t>(reduced);
     record.stick_dim = static_cast<uint8_t>(stick_dim);
@@ -427,7 +437,11 @@ class AccumulationModel {
           if (!is_valid(at, k)) continue;
           const float a = std::bit_cast<float>(read(0, at, k));
           const std::byte* row = address(1, at, column) + k * operand(1).tile_stride;
-          sum = std::fma(a, std::bit_cast<float>(decode(row, operand(1))), sum);
+          const uint32_t word = decode(row, operand(1));
+          const bool is_integer = step_->opcode == static_cast<uint16_t>(Opcode::batchmatmul_int8);
+          const float b = is_integer ? static_cast<float>(static_cast<int32_t>(word))
+                                     : std::bit_cast<float>(word);
+          sum = std::fma(a, b, sum);
         }
       });
       sums[column] = std::bit_cast<uint32_t>(sum);
@@ -483,6 +497,7 @@ class AccumulationModel {
       case Opcode::sum_squares:  // of sums: elements are squared when they are taken in
       case Opcode::mean:
       case Opcode::batchmatmul:  // partial sums
+      case Opcode::batchmatmul_int8:
         return std::bit_cast<uint32_t>(a + b);
       case Opcode::prod:
         return std::bit_cast<uint32_t>(a * b);

@@ -415,6 +415,47 @@ TEST(a_matmul_masks_k_and_carries_padding_columns_along) {
   CHECK(mentions(matmul(41, true, /*is_ring=*/true), {"core 1", "input 0", "is padding"}));
 }
 
+// [2, 40] @ [40, 128] with bytes as columns: the rows' two sticks are part of an iteration of 128
+// elements of k, in which the second has 8 that are not padding.
+TEST(a_matmul_of_byte_columns_masks_k_inside_an_iteration) {
+  const Matrix a{2, 40}, c{2, 128};
+  for (const int64_t valid : {40, 41}) {
+    ProgramBuilder builder;
+    const uint32_t left = builder.address(a.bytes());
+    const uint32_t right = builder.address(64 * 128, true, DataFormat::SENINT8);
+    const uint32_t into = builder.address(c.bytes(), true);
+    OperandRecord rows = builder.device(left, kFormat, {128, 0, 0});
+    rows.tile_stride = 2 * 128;
+    OperandRecord columns = builder.device(right, DataFormat::SENINT8, {0, 0, 0});
+    columns.tile_stride = 128;
+    OperandRecord result = builder.device(into, kFormat, {128, 0, 0});
+    result.tile_stride = 2 * 128;
+    OperandRecord one =
+        builder.operand(Space::Constant, 0, DataFormat::IEEE_INT32, Lanes::Vector, {0}, {0});
+    one.symbol = builder.constant(3);
+    builder.run(builder.step(Opcode::identity_int, 1, {64}, {one},
+                             builder.device(right, DataFormat::SENINT8, {128})));
+    const uint32_t step = builder.step(Opcode::batchmatmul_int8, 1, {2, 1, 1}, {rows, columns},
+                                       result, StepKind::Matmul);
+    builder.steps[step].stick_dim = 1;
+    builder.steps[step].lane_dim = 2;
+    builder.steps[step].reduced = 4;
+    builder.mask(2, valid);
+    builder.run(step);
+    CheckedCard card;
+    const Address weights = card.driver().allocate(64 * 128, 0);
+    const Address sums = card.allocate(c);
+    const std::string found = card.launch(builder, {card.upload(a), weights, sums});
+    if (valid == 40) {
+      CHECK_EQ(found, "");
+      CHECK_EQ(card.download(sums, c), "");
+    } else {
+      CHECK(mentions(found, {"step 1 (batchmatmul_int8)", "input 0", "is padding", "(lane 40)",
+                             "bytes [288, 292)"}));
+    }
+  }
+}
+
 TEST(an_index_must_be_valid) {
   const Matrix table{4, 32}, out{3, 32};
   for (const bool is_written : {true, false}) {

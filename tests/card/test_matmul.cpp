@@ -48,7 +48,7 @@ struct Case {
 class Bound {
  public:
   Bound(const Case& shape, uint64_t seed) : shape_(shape), random_(seed) {
-    lanes_ = elems_per_stick(shape.a);
+    lanes_ = elems_per_stick(shape.b);
     describe();
     for (int operand = 0; operand < 3; ++operand) place(operand);
     for (int i = 0; i < shape.row_cores; ++i) {
@@ -75,11 +75,13 @@ class Bound {
   }
 
  private:
+  static bool is_integer(DataFormat format) { return format_info(format).domain == Domain::Int; }
   static bool is_depth(Role role) { return role == Role::Depth || role == Role::DepthSticks; }
 
   void describe() {
     record_.kind = static_cast<uint8_t>(StepKind::Matmul);
-    record_.opcode = static_cast<uint16_t>(Opcode::batchmatmul);
+    record_.opcode = static_cast<uint16_t>(is_integer(shape_.b) ? Opcode::batchmatmul_int8
+                                                                : Opcode::batchmatmul);
     record_.rank = static_cast<uint8_t>(shape_.dims.size());
     record_.inputs = 2;
     record_.outputs = 1;
@@ -91,6 +93,8 @@ class Bound {
     }
     record_.masks = static_cast<uint8_t>((shape_.lane_mask >= 0) + (shape_.depth_mask >= 0));
   }
+
+  int tiles(int operand) const { return lanes_ / elems_per_stick(format(operand)); }
 
   DataFormat format(int operand) const {
     return operand == 0 ? shape_.a : operand == 1 ? shape_.b : shape_.c;
@@ -113,9 +117,7 @@ class Bound {
   void place(int operand) {
     OperandRecord& record = operands_[operand];
     record.format = static_cast<uint8_t>(format(operand));
-    const int sticks = operand == 0   ? 1
-                       : operand == 1 ? lanes_
-                                      : lanes_ / elems_per_stick(format(operand));
+    const int sticks = operand == 1 ? lanes_ : tiles(operand);
     std::vector<int> order(shape_.dims.size() + 1);
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), random_);
@@ -167,7 +169,7 @@ class Bound {
     for (int k = 0; k < 3; ++k) {
       const bool has_copies = shape_.is_private && k != 1;
       core.operand[k].record = &operands_[k];
-      core.operand[k].tiles = k < 2 ? 1 : lanes_ / elems_per_stick(format(2));
+      core.operand[k].tiles = tiles(k);
       core.operand[k].address =
           start(k) + offset[k] + (has_copies ? size_[k] * (i * shape_.column_cores + j) : 0);
     }
@@ -187,6 +189,11 @@ class Bound {
     std::normal_distribution<float> normal(0, 1);
     for (std::byte* at = start(operand);
          at + bytes <= memory_[operand].data() + memory_[operand].size(); at += bytes) {
+      if (is_integer(kind)) {
+        const auto byte = static_cast<uint8_t>(random_());
+        std::memcpy(at, &byte, bytes);
+        continue;
+      }
       uint32_t word = encode_float(kind, normal(random_));
       if (shape_.is_wild && random_() % 64 == 0) word = static_cast<uint32_t>(random_());
       if (shape_.is_wild && random_() % 256 == 0) {
@@ -229,7 +236,8 @@ class Bound {
   static float element(DataFormat format, const std::byte* stick, int index) {
     uint32_t bits = 0;
     std::memcpy(&bits, stick + index * element_bytes(format), element_bytes(format));
-    return decode_float(format, bits);
+    return is_integer(format) ? static_cast<float>(decode_int(format, bits))
+                              : decode_float(format, bits);
   }
 
   void multiply(const CoreStep& core, std::vector<int64_t>& index, int lane, Bytes& out) const {
@@ -237,7 +245,9 @@ class Bound {
     do {
       for (int k = 0; k < lanes_; ++k) {
         if (!counts(core, index, k)) continue;
-        sum = std::fma(element(shape_.a, at(core, 0, index), k),
+        const int own = elems_per_stick(shape_.a);
+        const std::byte* stick = at(core, 0, index) + k / own * operands_[0].tile_stride;
+        sum = std::fma(element(shape_.a, stick, k % own),
                        element(shape_.b, at(core, 1, index) + k * operands_[1].tile_stride, lane),
                        sum);
       }
@@ -389,6 +399,50 @@ TEST(every_float_format_multiplies) {
   }
 }
 
+// B has 128 elements per stick; of A an iteration takes two sticks or four, of C as many.
+TEST(rows_of_more_bits_meet_columns_of_8_bits) {
+  for (const DataFormat b : {DataFormat::SEN143_FP8, DataFormat::SEN152_FP8, DataFormat::SENINT8}) {
+    for (const DataFormat a : {DataFormat::SEN169_FP16, DataFormat::IEEE_FP32,
+                               DataFormat::SEN143_FP8, DataFormat::SEN152_FP8}) {
+      for (const DataFormat c :
+           {DataFormat::SEN169_FP16, DataFormat::IEEE_FP32, DataFormat::SEN143_FP8}) {
+        for (const int64_t rows : {1, 7, 30}) {
+          Case shape{{{Role::Row, rows}, {Role::Columns, 2}, {Role::DepthSticks, 3}}};
+          shape.a = a;
+          shape.b = b;
+          shape.c = c;
+          check_case(shape);
+        }
+      }
+    }
+  }
+}
+
+TEST(a_mask_ends_k_inside_any_stick_of_an_iteration) {
+  Case shape{{{Role::Row, 5}, {Role::Columns, 2}, {Role::Depth, 2}, {Role::DepthSticks, 4}}};
+  shape.is_wild = true;  // a NaN beyond the mask must not reach the result
+  shape.b = DataFormat::SENINT8;
+  shape.c = DataFormat::IEEE_FP32;
+  for (const DataFormat a : {DataFormat::SEN169_FP16, DataFormat::IEEE_FP32}) {
+    shape.a = a;
+    for (const int64_t count : {0, 1, 31, 32, 63, 64, 65, 127, 128, 200, 320, 500}) {
+      shape.lane_mask = count;
+      check_case(shape);
+    }
+  }
+}
+
+TEST(a_result_of_32_bits_has_up_to_four_sticks_for_8_bit_columns) {
+  Case shape{{{Role::Row, 6}, {Role::Columns, 3}, {Role::DepthSticks, 2}}};
+  shape.a = shape.b = DataFormat::SEN143_FP8;
+  shape.c = DataFormat::IEEE_FP32;
+  shape.has_tail = true;
+  check_case(shape);
+  shape.column_cores = 2;
+  shape.row_cores = 3;
+  check_case(shape);
+}
+
 TEST(infinities_nan_and_tiny_numbers_give_the_same_bits_everywhere) {
   for (const DataFormat format : {DataFormat::SEN169_FP16, DataFormat::IEEE_FP32,
                                   DataFormat::BFLOAT16, DataFormat::SEN152_FP8}) {
@@ -399,6 +453,58 @@ TEST(infinities_nan_and_tiny_numbers_give_the_same_bits_everywhere) {
       for (uint64_t seed = 0; seed < 6; ++seed) check_case(shape, seed);
     }
   }
+  for (const DataFormat b : {DataFormat::SEN143_FP8, DataFormat::SEN152_FP8, DataFormat::SENINT8}) {
+    for (const int64_t rows : {1, 8, 20}) {
+      Case shape{{{Role::Row, rows}, {Role::Columns, 1}, {Role::DepthSticks, 1}}};
+      shape.b = b;
+      shape.c = DataFormat::IEEE_FP32;
+      shape.is_wild = true;
+      for (uint64_t seed = 0; seed < 6; ++seed) check_case(shape, seed);
+    }
+  }
+}
+
+// One row of a single 1 picks a row of B: every code of 8 bits, as the format has it.
+TEST(few_rows_and_many_widen_every_code_of_8_bits_alike) {
+  const kernels::Isa before = kernels::selected_isa();
+  std::vector<std::byte> codes(2 * kStickBytes);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(i);
+  const auto one = std::bit_cast<uint32_t>(1.0F);
+  for (const kernels::Isa isa : available_isas()) {
+    kernels::select_isa(isa);
+    for (const DataFormat format :
+         {DataFormat::SEN143_FP8, DataFormat::SEN152_FP8, DataFormat::SENINT8}) {
+      std::vector<kernels::Word> widened(codes.size()), streamed(codes.size());
+      const auto index = static_cast<size_t>(format);
+      kernels::table().load_factor[index](codes.data(), widened.data(), 256);
+      for (int code = 0; code < 256; ++code) {
+        const float wanted = format == DataFormat::SENINT8
+                                 ? static_cast<float>(decode_int(format, code))
+                                 : decode_float(format, code);
+        const auto found = std::bit_cast<float>(widened[code]);
+        CHECK(found == wanted || (std::isnan(found) && std::isnan(wanted)));
+      }
+      if (kernels::table().stream[index] == nullptr) continue;
+      for (int half = 0; half < 2; ++half) {
+        kernels::table().stream[index]({.a = &one,
+                                        .b = nullptr,
+                                        .c = streamed.data() + half * kStickBytes,
+                                        .b_stride = kStickBytes,
+                                        .k = 1,
+                                        .rows = 1,
+                                        .columns = kStickBytes,
+                                        .is_first = true,
+                                        .is_last = true},
+                                       codes.data() + half * kStickBytes);
+      }
+      for (int code = 0; code < 256; ++code) {
+        const auto sum = std::bit_cast<float>(streamed[code]);
+        const auto wanted = std::bit_cast<float>(widened[code]);
+        CHECK(sum == wanted || (std::isnan(sum) && std::isnan(wanted)));
+      }
+    }
+  }
+  kernels::select_isa(before);
 }
 
 // Sums that lie so close to the middle between two fp32 numbers that double takes them for it: an
@@ -458,6 +564,7 @@ TEST(any_step_agrees_with_the_definition) {
     shape.a_stands_still = pick(0, 3) == 0;
     if (pick(0, 2) == 0) shape.lane_mask = pick(0, 200);
     if (pick(0, 2) == 0) shape.c = DataFormat::IEEE_FP32;
+    if (pick(0, 2) == 0) shape.b = pick(0, 1) == 0 ? DataFormat::SENINT8 : DataFormat::SEN143_FP8;
     check_case(shape, random());
   }
 }

@@ -356,6 +356,27 @@ ProgramBuilder matmul() {
   return builder;
 }
 
+// [8, 100] @ [100, 128], the columns in bytes: an iteration takes two sticks of A, one of n.
+ProgramBuilder byte_matmul() {
+  ProgramBuilder builder;
+  const uint32_t a = builder.address(2 * 8 * 128);
+  const uint32_t b = builder.address(100 * 128, false, DataFormat::SENINT8);
+  const uint32_t c = builder.address(2 * 8 * 128, true);
+  auto left = builder.device(a, kHalf, {128, 0, 2 * 8 * 128});
+  left.tile_stride = 8 * 128;
+  auto right = builder.device(b, DataFormat::SENINT8, {0, 0, 128 * 128});
+  right.tile_stride = 128;
+  auto to = builder.device(c, kHalf, {128, 2 * 8 * 128, 0});
+  to.tile_stride = 8 * 128;
+  builder.run(
+      builder.step(Opcode::batchmatmul_int8, 1, {8, 1, 1}, {left, right}, to, StepKind::Matmul));
+  builder.steps[0].stick_dim = 1;
+  builder.steps[0].lane_dim = 2;
+  builder.steps[0].reduced = 0b100;
+  builder.mask(2, 100);
+  return builder;
+}
+
 // 4 of 50 rows of a table, one stick each.
 ProgramBuilder gather() {
   ProgramBuilder builder;
@@ -394,7 +415,7 @@ ProgramBuilder chain() {
 }  // namespace
 
 TEST(each_kind_of_step_is_accepted) {
-  for (const ProgramBuilder& builder : {row_sums(), matmul(), gather(), chain()}) {
+  for (const ProgramBuilder& builder : {row_sums(), matmul(), byte_matmul(), gather(), chain()}) {
     CHECK_EQ(reason(builder), std::string("accepted"));
   }
   RandomAccumulations programs(5);
@@ -461,7 +482,29 @@ TEST(matmuls_are_checked) {
   CHECK(says(with([](auto& b) { b.operands[2].stride[2] = 128; }), "stands still"));
   CHECK(says(with([](auto& b) { b.operands[1].tile_stride = 64; }), "row stride 64"));
   CHECK(says(with([](auto& b) { b.operands[1].format = 1; }), "elements per stick"));
-  CHECK(says(with([](auto& b) { b.operands[2].format = 3; }), "half as many"));
+  CHECK(says(with([](auto& b) { b.operands[0].format = 3; }), "more elements per stick"));
+  CHECK(says(with([](auto& b) { b.operands[2].format = 3; }), "more elements per stick"));
+  CHECK(says(with([](auto& b) { b.steps[0].opcode = 221; }), "wants an integer format"));
+  const auto bytes = [](auto change) { return changed(byte_matmul(), change); };
+  CHECK(says(bytes([](auto& b) { b.operands[0].tail_tiles = 1; }), "a mask says"));
+  CHECK(says(bytes([](auto& b) { b.operands[1].format = 12; }), "more elements per stick"));
+  CHECK(says(bytes([](auto& b) { b.operands[1].format = 9; }), "is SENINT8"));
+  CHECK(says(bytes([](auto& b) { b.steps[0].opcode = 220; }), "wants a float format"));
+}
+
+// 100 elements of k are two sticks of A; with 64 the second may be missing.
+TEST(a_matmul_reads_the_sticks_of_k_that_count) {
+  const auto with = [](int64_t valid, int64_t sticks) {
+    return changed(byte_matmul(), [&](auto& b) {
+      b.extents[3] = valid;
+      b.symbols[0].bytes = sticks * 8 * 128;
+      b.symbols[1].bytes = 128 * 128;
+    });
+  };
+  CHECK_EQ(with(64, 1), std::string("accepted"));
+  CHECK(says(with(65, 1), "operand 0: core 0 reaches bytes 0 to 2048"));
+  CHECK_EQ(with(65, 2), std::string("accepted"));
+  CHECK_EQ(with(128, 2), std::string("accepted"));
 }
 
 // The last stick of k has 36 rows of B; that there are no more is no fault.
@@ -568,6 +611,23 @@ TEST(a_matmul_is_priced_by_its_busiest_core) {
   expected.bytes_read = expected.a_bytes + expected.b_bytes;
   expected.bytes_written = 2 * 8 * 128;
   const auto program = load_program(matmul().bytes());
+  CHECK_EQ(program->nanoseconds, cost::nanoseconds(expected));
+  CHECK_EQ(program->bytes_read, expected.bytes_read);
+}
+
+// Bytes are read as bytes; the array is as fast as its wider operand lets it be.
+TEST(a_matmul_of_byte_columns_is_priced_by_its_16_bit_rows) {
+  cost::Step expected;
+  expected.traffic = cost::Traffic::Matmul;
+  expected.m = 8;
+  expected.n = 128;
+  expected.k = 100;
+  expected.a_bytes = 2 * 8 * 128;
+  expected.b_bytes = 100 * 128;
+  expected.bytes_read = expected.a_bytes + expected.b_bytes;
+  expected.bytes_written = 2 * 8 * 128;
+  expected.bits = 16;
+  const auto program = load_program(byte_matmul().bytes());
   CHECK_EQ(program->nanoseconds, cost::nanoseconds(expected));
   CHECK_EQ(program->bytes_read, expected.bytes_read);
 }

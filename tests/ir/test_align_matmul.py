@@ -73,7 +73,10 @@ def assert_multiplies(plan: MatmulAligned, matmul: Product) -> None:
     holders = [operand.holders() for operand, _ in matmul.operands]
     assert not any((bases(plan, walk) % 32).any() for walk in plan.operands)
 
-    read_a = holders[A][bases(plan, a)[:, None] + lane]  # iteration, k
+    stick_a = matmul.operands[A][0].storage.elems_per_stick
+    at_a = bases(plan, a)[:, None] + lane // stick_a * a.tile_stride + lane % stick_a
+    is_there = (at_a >= 0) & (at_a < len(holders[A]))  # sticks that are masked may not be
+    read_a = np.where(is_there, holders[A][np.where(is_there, at_a, 0)], NOTHING)  # iteration, k
     stick_c = matmul.operands[C][0].storage.elems_per_stick
     at_c = bases(plan, c)[:, None] + lane // stick_c * c.tile_stride + lane % stick_c
     is_last = points[plan.stick] == plan.extents[plan.stick] - 1
@@ -110,7 +113,7 @@ def assert_has_the_form_of_a_step(plan: MatmulAligned) -> None:
     assert all(c.strides[i] == 0 for i in plan.reduced)
     assert b.strides[plan.lane] == plan.row_stride * plan.lanes
     assert all(walk.lanes == "vector" for walk in plan.operands)
-    assert (a.tiles, b.tiles, c.tiles in (1, 2)) == (1, 1, True)
+    assert (a.tiles in (1, 2, 4), b.tiles, c.tiles in (1, 2, 4)) == (True, 1, True)
     assert len(plan.extents) <= 8
 
 
@@ -223,9 +226,21 @@ def test_a_result_in_fp32_takes_two_sticks_per_iteration():
     assert_multiplies(plan, matmul)
 
 
-def test_formats_that_do_not_go_together_are_refused():
+@pytest.mark.parametrize("k", [64, 100, 128, 192, 300])
+def test_16_bit_rows_take_two_sticks_per_iteration_of_8_bit_columns(k):
+    extents, roles = (5, 200, k), "mnk"
+    matmul = product(extents, roles, b=plain(B, extents, roles, 128))
+    plan = matmul.plan()
+    assert plan.lanes == 128
+    assert [walk.tiles for walk in plan.operands] == [2, 1, 2]
+    assert (plan.extents[plan.stick], plan.extents[plan.lane]) == (2, -(-k // 128))
+    assert_has_the_form_of_a_step(plan)
+    assert_multiplies(plan, matmul)
+
+
+def test_columns_of_more_bits_than_rows_or_results_are_refused():
     extents, roles = (5, 90, 64), "mnk"
-    with pytest.raises(ValueError, match="as many or half as many"):
+    with pytest.raises(ValueError, match=r"than B; A, B and C have \[64, 32, 64\]"):
         product(extents, roles, b=plain(B, extents, roles, 32)).plan()
 
 
@@ -266,8 +281,10 @@ def products(draw) -> Product:
         extents.append(size if math.prod(extents) * size <= 6000 else draw(st.sampled_from([1, 2])))
     shape = tuple(extents)
     operands = []
+    of_b = draw(st.sampled_from([64, 64, 128]))
+    others = st.sampled_from([stick for stick in (128, 64, 32) if stick <= of_b])
     for index in (A, B, C):
-        stick = draw(st.sampled_from([64, 32])) if index == C else 64
+        stick = of_b if index == B else draw(others)
         if draw(st.integers(0, 2)):
             operands.append(plain(index, shape, roles, stick))
         else:

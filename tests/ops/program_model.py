@@ -221,7 +221,7 @@ class CoreStep:
         return sums
 
     def _multiply(self, point: Point) -> None:
-        self._write(point, self._products(point))
+        self._write(point, step_model.one_nan(self._products(point)))
 
     def _products(self, point: Point) -> np.ndarray:
         left, right = self.step.inputs
@@ -230,10 +230,15 @@ class CoreStep:
             valid = self._valid_lanes(at)
             if not valid.any():
                 continue
-            row = self._read(left, at)
-            for k in np.flatnonzero(valid):
-                stick = self._stick(right, self._place(right, at) + int(k) * right.tile_stride)
-                sums = step_model.fma(row[k], stick, sums)
+            per_stick = _lanes(left)
+            rows: dict[int, np.ndarray] = {}  # by stick: those without an element are not there
+            for k in map(int, np.flatnonzero(valid)):
+                tile, lane = divmod(k, per_stick)
+                if tile not in rows:
+                    rows[tile] = self._stick(left, self._place(left, at) + tile * left.tile_stride)
+                stick = self._stick(right, self._place(right, at) + k * right.tile_stride)
+                # Bytes count as floats.
+                sums = step_model.fma(rows[tile][lane], stick.astype(np.float32), sums)
         return sums
 
     def _gather(self, point: Point) -> None:

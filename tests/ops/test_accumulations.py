@@ -29,6 +29,7 @@ from torch_spyre.backend.program import (
 )
 
 HALF, FLOAT, INT = step_model.SEN169, step_model.FP32, step_model.INT32
+FP8, FP8_WIDE, BYTE = step_model.SEN143, step_model.SEN152, step_model.SENINT8
 STICK = 128
 
 
@@ -131,20 +132,31 @@ def test_reductions(opcode: str, rows: int, tiles: int, cut: int, is_row: bool, 
     check(Program(symbols((fmt, x), (fmt, y)), (step,), count), [x, y])
 
 
-def matmul_step(m: int, n_sticks: int, k: int, result: int) -> Step:
+def matmul_step(
+    m: int, n_sticks: int, k: int, result: int, left: int = HALF, right: int = HALF
+) -> Step:
     """[m, k] @ [k, n] on two cores, which share B and take half of the rows each."""
-    tiles = 64 // step_model.lanes_of(result)
+    lanes = step_model.lanes_of(right)
+    rows = lanes // step_model.lanes_of(left)
+    tiles = lanes // step_model.lanes_of(result)
     stick = tiles * STICK
     return Step(
-        opcode="batchmatmul",
+        opcode="batchmatmul" if step_model.is_float(right) else "batchmatmul_int8",
         kind=StepKind.MATMUL,
         cores=0b11,
-        extents=((m // 2, n_sticks, -(-k // 64)),),
+        extents=((m // 2, n_sticks, -(-k // lanes)),),
         inputs=(
             Operand(
-                Space.DEVICE, HALF, 0, bases=(0, m // 2 * STICK), strides=(STICK, 0, m * STICK)
+                Space.DEVICE,
+                left,
+                0,
+                bases=(0, m // 2 * STICK),
+                strides=(STICK, 0, rows * m * STICK),
+                tile_stride=m * STICK if rows > 1 else 0,
             ),
-            Operand(Space.DEVICE, HALF, 1, strides=(0, k * STICK, 64 * STICK), tile_stride=STICK),
+            Operand(
+                Space.DEVICE, right, 1, strides=(0, k * STICK, lanes * STICK), tile_stride=STICK
+            ),
         ),
         outputs=(
             Operand(
@@ -163,12 +175,16 @@ def matmul_step(m: int, n_sticks: int, k: int, result: int) -> Step:
     )
 
 
-def matmul_memory(m: int, n_sticks: int, k: int, result: int, seed: int) -> list[np.ndarray]:
-    per_stick = 64 // step_model.lanes_of(result) * STICK
+def matmul_memory(
+    m: int, n_sticks: int, k: int, result: int, seed: int, left: int = HALF, right: int = HALF
+) -> list[np.ndarray]:
+    """A has the sticks in which elements of k count, no more."""
+    lanes, per_stick = step_model.lanes_of(right), step_model.lanes_of(left)
+    tiles = lanes // step_model.lanes_of(result)
     return [
-        values(HALF, -(-k // 64) * m * 64, seed),
-        values(HALF, n_sticks * k * 64, seed + 1),
-        program_model.noise(m * n_sticks * per_stick, seed),
+        values(left, -(-k // per_stick) * m * per_stick, seed),
+        values(right, n_sticks * k * lanes, seed + 1),
+        program_model.noise(m * n_sticks * tiles * STICK, seed),
     ]
 
 
@@ -178,6 +194,19 @@ def test_matmul(m: int, n_sticks: int, k: int, result: int) -> None:
     memory = matmul_memory(m, n_sticks, k, result, seed=k)
     buffers = zip((HALF, HALF, result), memory, strict=True)
     check(Program(symbols(*buffers), (matmul_step(m, n_sticks, k, result),)), memory)
+
+
+@pytest.mark.parametrize("result", [HALF, FLOAT, FP8])
+@pytest.mark.parametrize("right", [FP8, FP8_WIDE, BYTE])
+@pytest.mark.parametrize("left", [HALF, FLOAT, FP8])
+@pytest.mark.parametrize(("m", "n_sticks", "k"), [(2, 1, 64), (6, 2, 100), (4, 1, 161)])
+def test_matmul_of_8_bit_columns(
+    m: int, n_sticks: int, k: int, left: int, right: int, result: int
+) -> None:
+    memory = matmul_memory(m, n_sticks, k, result, k, left, right)
+    buffers = zip((left, right, result), memory, strict=True)
+    step = matmul_step(m, n_sticks, k, result, left, right)
+    check(Program(symbols(*buffers), (step,)), memory)
 
 
 @pytest.mark.parametrize("length", [0, 1, 64, 77, 100])

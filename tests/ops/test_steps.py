@@ -136,7 +136,7 @@ def test_operation_agrees_with_the_model(name: str) -> None:
 
 def test_the_model_has_every_operation_but_normal_numbers() -> None:
     """Box and Muller's formula is tested by its distribution, other steps: test_accumulations."""
-    others = {"random_normal", "batchmatmul", "gather", "gather_int"}
+    others = {"random_normal", "batchmatmul", "batchmatmul_int8", "gather", "gather_int"}
     modelled = set(step_model.OPERATIONS) | set(step_model.REDUCTIONS)
     modelled |= {*step_model.SCATTERS, *step_model.ARGSORTS, *step_model.SCANS, *step_model.EXTREMA}
     assert set(opcodes.by_name()) - modelled == others

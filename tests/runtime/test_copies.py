@@ -348,3 +348,10 @@ def test_strides_with_gaps_and_overlaps():
     nhwc = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     on_card = nhwc.to("spyre")
     assert on_card.stride() == nhwc.stride() and torch.equal(on_card.cpu(), nhwc)
+
+
+def test_a_number_is_what_the_card_holds_whatever_the_dtype_of_its_tensor():
+    for dtype in (torch.float16, torch.bfloat16):
+        x = torch.tensor([65504.0, -1.5], dtype=dtype).to("spyre")
+        assert [value.item() for value in x] == [65536.0, -1.5]
+    assert torch.tensor(65504.0).to("spyre").item() == 65504.0

@@ -29,6 +29,7 @@ from .parts import tiled
 
 _COMBINED_BY = {
     "batchmatmul": "add",
+    "batchmatmul_int8": "add",
     "sum": "add",
     "sum_squares": "add",
     "prod": "mul",

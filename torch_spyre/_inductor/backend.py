@@ -75,9 +75,10 @@ def compile_graph(
     from .externs import calling_what_has_no_loop
     from .fx.functions import use_own_functions
     from .growth import expect_growth
+    from .heads import separate_heads
     from .hints import digest, following_names
     from .registration import register
-    from .weights import lay_out_weights, separate_heads
+    from .weights import lay_out_weights
 
     register()
     expect_growth(gm)
@@ -168,9 +169,11 @@ def _layout_key(value: Any) -> LayoutKey | None:
 def _guard_layouts(gm: torch.fx.GraphModule, inputs: Sequence[Any], keys: Sequence[Any]) -> None:
     """Another layout of an input means another compile: Dynamo does not see layouts by itself.
 
-    Inputs are guarded one by one; the parameters of a module, of which there are hundreds, by one
-    check of all of them.
+    Inputs are guarded one by one; the parameters and buffers of a module, of which there are
+    hundreds, by one check of all of them.
     """
+    from .weights import is_of_module
+
     if TracingContext.try_get() is None:
         return
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
@@ -180,14 +183,14 @@ def _guard_layouts(gm: torch.fx.GraphModule, inputs: Sequence[Any], keys: Sequen
         argument = node.meta.get("grapharg")
         if key is None or argument is None:
             continue
-        if isinstance(value, torch.nn.Parameter):
+        if is_of_module(node, value):
             weights.append((weakref.ref(value), key))
             last_source = argument.source
         else:
             _guard(argument.source, functools.partial(_has_layout, key), "device layout")
     if last_source is not None:
         check = functools.partial(_have_layouts, tuple(weights))
-        _guard(last_source, check, "device layouts of the parameters")
+        _guard(last_source, check, "device layouts of the module's tensors")
 
 
 def _guard(source: Any, check: Callable[[Any], bool], text: str) -> None:

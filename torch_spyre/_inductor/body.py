@@ -382,7 +382,7 @@ class Recorder(DefaultHandler):
     ) -> sympy.Expr:
         del check
         rows = self.reader.sizes(size)
-        counted = self._counted(index, rows, wrap_neg)
+        counted = self._counted(index, size, rows, wrap_neg)
         if counted is not None:
             return counted
         if wrap_neg:
@@ -394,8 +394,13 @@ class Recorder(DefaultHandler):
         self.reader.indirect[symbol] = (index, rows)
         return symbol
 
-    def _counted(self, index: Value, rows: int, wrap_neg: bool) -> sympy.Expr | None:
-        """An index that counts along the loops (from `arange`), which needs no gather: a view."""
+    def _counted(
+        self, index: Value, size: sympy.Expr, rows: int, wrap_neg: bool
+    ) -> sympy.Expr | None:
+        """An index that counts along the loops (from `arange`), which needs no gather: a view.
+
+        From the end of a dynamic length it can't be one.
+        """
         expr = self._as_index(index)
         if expr is None:
             return None
@@ -403,7 +408,7 @@ class Recorder(DefaultHandler):
             low, high = self.reader.bounds(expr)
         except UnevenIndexError:
             return None
-        if wrap_neg and high < 0:
+        if wrap_neg and high < 0 and self.size_buffer(sympy.sympify(size)) is None:
             expr, low, high = expr + rows, low + rows, high + rows
         return expr if low >= 0 and high < rows else None
 

@@ -75,9 +75,10 @@ EXTERN = (
     aten.reflection_pad1d_backward,
     aten.reflection_pad2d_backward,
     aten.reflection_pad3d_backward,
-    # Matrices in groups, or of 8-bit floats.
+    # Matrices in groups, or of 8-bit floats with scales that we don't know.
     aten._grouped_mm,
     aten._scaled_mm,
+    aten._scaled_mm_v2,
     # What the host decides.
     aten._assert_async,
     # Random numbers.

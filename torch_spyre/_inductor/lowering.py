@@ -20,6 +20,7 @@ from torch_spyre.ops.formats import LARGEST
 
 from . import externs, layouts
 from .fx import custom_ops  # noqa: F401  defines torch.ops.spyre
+from .lengths import is_number, rows_at, rows_from_end, with_dynamic_parts
 
 aten = torch.ops.aten
 
@@ -168,43 +169,30 @@ def _lower_cat(inputs: Sequence[ir.TensorBox], dim: int = 0) -> Any:
     if len(kept) == 1:
         return lowerings[aten.clone](kept[0])
     dim = dim + rank if dim < 0 else dim
-    if any(not _is_number(x.get_size()[dim]) for x in kept[:-1]):
-        kept = _with_dynamic_parts(kept, dim)
+    if any(not is_number(x.get_size()[dim]) for x in kept[:-1]):
+        kept = with_dynamic_parts(kept, dim)
     return ir.TensorBox(ir.ConcatKernel.create(kept, dim))
 
 
-def _is_number(size: Any) -> bool:
-    return isinstance(size, int | sympy.Integer)
+@_spyre_lowering(aten.slice.Tensor)
+def _lower_slice(
+    x: ir.TensorBox, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Any:
+    """A view as everywhere, except where its place depends on a dynamic length."""
+    dim = dim % len(x.get_size())
+    rows = rows_from_end(x.get_size()[dim], start, end) if step == 1 else None
+    if rows is None or not V.graph.sizevars.evaluate_expr(sympy.Ge(rows[0], 0)):
+        return None  # more rows than there are: all of them
+    return rows_at(_addressable(x), dim, *rows)
 
 
-def _with_dynamic_parts(parts: Sequence[ir.TensorBox], dim: int) -> list[ir.TensorBox]:
-    """Parts of a concatenation whose places may be those of buckets.
-
-    A cache of dynamic length s grows by a row. The row is written behind the bucket, which is
-    right for the longest s, and into the bucket at s, which is right for all others. Any other
-    concatenation makes its lengths fixed.
-    """
-    if len(parts) != 2 or parts[1].get_size()[dim] != 1:
-        for part in parts[:-1]:
-            V.graph.sizevars.guard_int(part.get_size()[dim])
-        return list(parts)
-    cache, row = (part.make_loader() for part in parts)
-    length = parts[0].get_size()[dim]
-
-    def with_row(index: Sequence[sympy.Expr]) -> Any:
-        place = ops.index_expr(index[dim], torch.int32)
-        is_new = ops.eq(place, ops.index_expr(length, torch.int32))
-        at_row = [*index[:dim], sympy.Integer(0), *index[dim + 1 :]]
-        return ops.where(is_new, row(at_row), cache(index))
-
-    grown = ir.Pointwise.create(
-        device=parts[0].get_device(),
-        dtype=parts[0].get_dtype(),
-        inner_fn=with_row,
-        ranges=list(parts[0].get_size()),
+@_spyre_lowering(aten.select.int)
+def _lower_select(x: ir.TensorBox, dim: int, index: Any) -> Any:
+    dim = dim % len(x.get_size())
+    rows = rows_from_end(x.get_size()[dim], index, None if index == -1 else index + 1)
+    return (
+        None if rows is None else lowerings[aten.squeeze](rows_at(_addressable(x), dim, *rows), dim)
     )
-    # A copy of the row: behind the bucket it is nothing that others could read.
-    return [grown, lowerings[aten.clone](parts[1])]
 
 
 @_spyre_lowering(aten.constant_pad_nd.default)

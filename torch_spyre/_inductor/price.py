@@ -124,7 +124,7 @@ def _describe_matmul(op: Op, shares: Sequence[int], step: Any) -> None:
     plan = fit.plan
     assert isinstance(plan, ir.MatmulAligned)
     step.traffic = _C._cost.Traffic.Matmul
-    step.bits = 8 * op.reads[0].buffer.format.nbytes
+    step.bits = 8 * max(read.buffer.format.nbytes for read in op.reads)
     strides = fit.walks[1].strides
     rest = [i for i in range(len(shares)) if i != fit.stick and i not in fit.reduced]
     step.batch = prod(shares[i] for i in rest if strides[i] != 0)

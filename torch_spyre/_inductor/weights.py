@@ -1,34 +1,67 @@
-"""Weights: parameters of linear layers are laid out for matmul, once, at the first compile.
+"""Weights: what linear layers multiply by is laid out for matmul, once, at the first compile.
 
 A linear layer's weight is (out, in); the matmul wants `out` in the sticks. The compiler has the
 real tensors at hand, so it lays them out anew in place instead of copying them at every launch.
-
-A table that is looked up must keep its rows addressable. As a weight, too (a tied head), it becomes
-two inputs of the graph: itself, and a copy for the products that the runtime keeps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import enum
+import operator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
 
-_LINEAR = {torch.nn.functional.linear, torch._C._nn.linear}
-_EMBEDDING = {torch.nn.functional.embedding, torch.embedding}
+aten = torch.ops.aten
+
+# Products by a matrix (in, out), and by one (out, in), with the place of that argument.
+_PRODUCTS = {
+    operator.matmul: 1,
+    torch.matmul: 1,
+    torch.mm: 1,
+    torch.addmm: 2,
+    torch._scaled_mm: 1,
+    aten._scaled_mm: 1,
+    aten._scaled_mm.default: 1,
+    torch._scaled_mm_v2: 1,
+    functional.scaled_mm: 1,
+}
+_TURNED_PRODUCTS = {
+    functional.linear: 1,
+    torch._C._nn.linear: 1,
+    torch._weight_int8pack_mm: 1,
+    aten._weight_int8pack_mm: 1,
+    aten._weight_int8pack_mm.default: 1,
+}
+LOOKUPS = {functional.embedding, torch.embedding}
+# What leaves elements where they are.
+_CONVERSIONS = {"to", "type", "half", "float", "bfloat16"}
+_ARITHMETIC = {operator.mul, operator.truediv, operator.sub, torch.mul, torch.div, torch.sub}
+
+
+class Use(enum.Enum):
+    """What a matrix is to an operation."""
+
+    FACTOR = "multiplied by, (in, out)"
+    TURNED_FACTOR = "multiplied by, (out, in)"
+    TABLE = "looked up in"
+    OTHER = "anything else"
 
 
 def lay_out_weights(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
     """Put the output features of linear weights into the sticks.
 
-    A weight that is an embedding table as well stays as it is: its rows must be addressable.
+    A weight that is an embedding table as well stays as it is: its rows must be addressable. A
+    module's buffer counts as a weight if it is nothing else.
     """
-    for node, value in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True):
-        if _is_weight(value) and _linear_users(node) and not _is_table(node):
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    for node, value in zip(placeholders, inputs, strict=True):
+        if is_of_module(node, value) and is_matrix(value) and _is_for_linear(node, value):
             layout = _C.SpyreTensorLayout(
                 list(value.shape), list(value.stride()), value.dtype, [1, 0]
             )
@@ -36,9 +69,17 @@ def lay_out_weights(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
                 _C.set_spyre_tensor_layout(value.detach(), layout)
 
 
-def _is_weight(value: Any) -> bool:
+def is_of_module(node: torch.fx.Node, value: Any) -> bool:
+    """Is the input a parameter, or another tensor that a module holds?"""
+    if isinstance(value, torch.nn.Parameter):
+        return True
+    return "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
+
+
+def is_matrix(value: Any) -> bool:
+    """Is it a matrix on a card that has its storage for itself?"""
     return (
-        isinstance(value, torch.nn.Parameter)
+        isinstance(value, torch.Tensor)
         and value.device.type == DEVICE_NAME
         and value.dim() == 2
         and value.is_contiguous()
@@ -47,108 +88,44 @@ def _is_weight(value: Any) -> bool:
     )
 
 
-def _uses(node: torch.fx.Node) -> list[tuple[torch.fx.Node, int]]:
-    """Who uses a node, as which argument."""
-    return [
-        (user, position)
-        for user in node.users
-        for position, argument in enumerate(user.args)
-        if argument is node
-    ]
+def _is_for_linear(node: torch.fx.Node, value: torch.Tensor) -> bool:
+    uses = set(uses_of(node))
+    if not isinstance(value, torch.nn.Parameter):
+        return uses == {Use.TURNED_FACTOR}
+    return Use.TURNED_FACTOR in uses and Use.TABLE not in uses
 
 
-def _linear_users(node: torch.fx.Node) -> list[torch.fx.Node]:
-    return [user for user, position in _uses(node) if user.target in _LINEAR and position == 1]
+def uses_of(node: torch.fx.Node, is_turned: bool = False) -> Iterator[Use]:
+    """What becomes of a matrix, through conversions, scales and transpositions."""
+    for user in node.users:
+        places = [i for i, argument in enumerate(user.args) if argument is node]
+        if user.op == "call_function" and _PRODUCTS.get(user.target) in places:
+            yield Use.TURNED_FACTOR if is_turned else Use.FACTOR
+        elif user.op == "call_function" and _TURNED_PRODUCTS.get(user.target) in places:
+            yield Use.FACTOR if is_turned else Use.TURNED_FACTOR
+        elif user.target in LOOKUPS:
+            yield Use.TABLE
+        elif _is_turn(user):
+            yield from uses_of(user, not is_turned)
+        elif _is_same_matrix(user):
+            yield from uses_of(user, is_turned)
+        else:
+            yield Use.OTHER
 
 
-def _is_table(node: torch.fx.Node) -> bool:
-    return any(user.target in _EMBEDDING for user in node.users)
+def _is_same_matrix(node: torch.fx.Node) -> bool:
+    if node.op == "call_method":
+        return node.target in _CONVERSIONS
+    value = node.meta.get("example_value")
+    is_matrix = isinstance(value, torch.Tensor) and value.dim() == 2
+    return is_matrix and node.op == "call_function" and node.target in _ARITHMETIC
 
 
-@dataclass(frozen=True)
-class Heads:
-    """A graph in which tables are other inputs than the same tensors as weights.
-
-    `places` are those of the tables among the inputs. For each, the graph has one input more,
-    behind all others.
-    """
-
-    graph: torch.fx.GraphModule
-    places: tuple[int, ...]
-
-    def examples(self, inputs: Sequence[Any]) -> list[Any]:
-        """What to compile the graph with. A copy is nobody's variable: its sizes are fixed."""
-        nodes = self.graph.graph.find_nodes(op="placeholder")
-        return [*inputs, *(node.meta["example_value"] for node in nodes[len(inputs) :])]
-
-    def copies(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """What the additional inputs are: made anew where a table was written to."""
-        return [_C.copy_for_products(inputs[place]) for place in self.places]
-
-    def supplied(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """The compiled graph, to be called with the inputs that it had before."""
-        if not self.places:
-            return compiled
-
-        def call(*inputs: Any) -> Any:
-            return compiled(*inputs, *self.copies(inputs))
-
-        return call
-
-
-def separate_heads(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Heads:
-    """Give the products with a table an input of their own, where no gradient shall reach it.
-
-    The graph that is given stays as it is: Dynamo makes guards of it later.
-    """
-    nodes = gm.graph.find_nodes(op="placeholder")
-    places = tuple(
-        place
-        for place, (node, value) in enumerate(zip(nodes, inputs, strict=True))
-        if _is_weight(value)
-        and _is_table(node)
-        and _linear_users(node)
-        and all(user.target in _LINEAR | _EMBEDDING for user in node.users)  # none that writes
-        and not (value.requires_grad and _may_record(gm))
-    )
-    if not places:
-        return Heads(gm, ())
-    gm = _copied(gm)
-    nodes = gm.graph.find_nodes(op="placeholder")
-    last = nodes[-1]
-    for table in (nodes[place] for place in places):
-        with gm.graph.inserting_after(last):
-            last = gm.graph.placeholder(f"{table.name}_for_products")
-        last.meta["example_value"] = _fake_like(table.meta["example_value"])
-        last._dynamo_source = None  # it comes from no variable
-        for user in _linear_users(table):
-            user.replace_input_with(table, last)
-    gm.recompile()
-    return Heads(gm, places)
-
-
-def _copied(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The same graph once more, with all that AOTAutograd asks a graph of Dynamo for."""
-    graph, twins = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
-    graph.output(graph.graph_copy(gm.graph, twins))
-    for node, twin in twins.items():
-        if node.op == "placeholder":
-            twin._dynamo_source = getattr(node, "_dynamo_source", None)
-    copied = torch.fx.GraphModule(gm, graph)
-    copied.meta = gm.meta
-    if hasattr(gm, "_param_name_to_source"):
-        copied._param_name_to_source = gm._param_name_to_source
-    return copied
-
-
-def _may_record(gm: torch.fx.GraphModule) -> bool:
-    """Are gradients recorded, at the start of the graph or by a part of it?"""
-    switches = gm.graph.find_nodes(op="call_function", target=torch._C._set_grad_enabled)
-    return torch.is_grad_enabled() or any(node.args[0] for node in switches)
-
-
-def _fake_like(value: torch.Tensor) -> torch.Tensor:
-    with value.fake_mode:  # type: ignore[attr-defined]
-        return torch.empty_strided(
-            value.shape, value.stride(), dtype=value.dtype, device=value.device
-        )
+def _is_turn(node: torch.fx.Node) -> bool:
+    """Does it exchange the two dimensions?"""
+    rest = node.args[1:]
+    if node.target in ("t", torch.t) or (node.target is getattr and rest in (("T",), ("mT",))):
+        return True
+    if node.target in ("transpose", torch.transpose, "swapaxes", torch.swapaxes):
+        return {dim % 2 for dim in rest if isinstance(dim, int)} == {0, 1}
+    return node.target in ("permute", torch.permute) and rest in ((1, 0), ((1, 0),), ([1, 0],))

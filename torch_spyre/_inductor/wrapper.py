@@ -161,7 +161,8 @@ class SpyrePythonWrapperCodegen(PythonWrapperCodegen):
     def _kernel_name(self, kernel: PlannedKernel) -> str:
         name = self._defined.get(kernel.text)
         if name is None:
-            name = self._defined[kernel.text] = f"spyre_kernel_{len(self._defined)}"
+            name = f"spyre_{_contents(kernel)}_{len(self._defined)}"
+            self._defined[kernel.text] = name
             self.define_kernel(name, f"spyre_kernel({kernel.text!r}, {name!r})", gpu=False)
         return name
 
@@ -176,3 +177,25 @@ def _name(buffer: Buffer) -> str:
     """The variable that holds the tensor a kernel works on."""
     is_bucket = buffer.is_dynamic and not buffer.is_temporary
     return f"{buffer.name}_bucket" if is_bucket else buffer.name
+
+
+_MOST_LETTERS = 40  # of a kernel's name
+_COPIES = ("to_copy", "unsafe_view", "clone")  # and what else says little
+
+
+def _contents(kernel: PlannedKernel) -> str:
+    """The operations of the model that a kernel is made of, as far as a name can hold them."""
+    found: dict[str, None] = {}
+    for node in dict.fromkeys(op.node for op in kernel.draft.ops):
+        for origin in V.graph.name_to_op[node].get_origins():
+            aten = origin.meta.get("original_aten")
+            if aten is not None and not aten.is_view:
+                found[aten._overloadpacket.__name__.strip("_")] = None
+    for copy in _COPIES:
+        found.pop(copy, None)
+    text = ""
+    for name in found or {"kernel": None}:
+        if len(text) + len(name) >= _MOST_LETTERS:
+            return f"{text}_and_more"
+        text = f"{text}_{name}" if text else name
+    return text

@@ -16,6 +16,7 @@ from torch_spyre.backend import opcodes
 from torch_spyre.backend.lower_tensor import Tensor, read_tensor
 from torch_spyre.backend.program import CORES, StepKind
 from torch_spyre.ir.superdsc import (
+    MATMULS,
     RELAYOUT,
     RESTICKIFY,
     BundleError,
@@ -84,7 +85,7 @@ class Operation:
             self.opcode = "identity"  # by domain, once the formats are read
         elif name in opcodes.by_name():
             self.opcode = name
-            if name == "batchmatmul":
+            if name in MATMULS:
                 self.kind = StepKind.MATMUL
             elif name in ("gather", "gather_int"):
                 self.kind = StepKind.GATHER
@@ -207,13 +208,31 @@ class Operation:
                 self.fail(
                     *where, what="the sticks of a matmul's first operand run along a dimension of k"
                 )
-        formats = [t.format for t in self.tensors if t.lane_dim is not None or t is self.output]
-        if lane_reduced:
-            formats.remove(self.output.format)
-        self.lanes = 1 if self.kind is StepKind.RESTICKIFY else max(f.lanes for f in formats)
+        self.lanes = self.lanes_per_iteration()
         self.units = [
             self.lanes if dim in (self.stick, self.lane) else 1 for dim in range(len(self.names))
         ]
+
+    def lanes_per_iteration(self) -> int:
+        """Those of a stick of the widest operand."""
+        if self.kind is StepKind.RESTICKIFY:
+            return 1
+        if self.kind is StepKind.MATMUL:
+            columns = self.tensors[1].format
+            if any(tensor.format.lanes > columns.lanes for tensor in self.tensors):
+                self.fail(
+                    *self.inside,
+                    "labeledDs_",
+                    1,
+                    "dataFormat_",
+                    what=f"{columns.value}; no operand of a matmul has more elements per stick "
+                    "than the second",
+                )
+            return columns.lanes
+        formats = [t.format for t in self.tensors if t.lane_dim is not None or t is self.output]
+        if self.stick in self.reduced:
+            formats.remove(self.output.format)
+        return max(fmt.lanes for fmt in formats)
 
     def divide(self) -> None:
         self.shares = []

@@ -166,6 +166,7 @@ class _StepWriter(Operation):
                 strides.append(tiles * step)
                 if tiles > 1:
                     tile_stride = step
+                if tiles > 1 and dim != self.lane:  # along k a mask says which sticks count
                     tail_tiles = -(-(self.extents[dim] % unit) // lanes) % tiles
             elif unit > 1 and step:
                 is_rows_of_k = self.kind is StepKind.MATMUL and position == 1 and dim == self.lane

@@ -21,6 +21,7 @@ from torch_spyre.backend.reference_ops import POINTWISE, RAW, REDUCTIONS, Array,
 from torch_spyre.ir import STICK_BYTES
 from torch_spyre.ir.bundle import Address, Bundle, Execute, Node, sdsc_file
 from torch_spyre.ir.superdsc import (
+    MATMULS,
     RELAYOUT,
     RESTICKIFY,
     STICKWISE,
@@ -245,7 +246,7 @@ class _Part:
     @property
     def ring(self) -> tuple[int, ...]:
         """The slice of the results: cores that have it in common make them together."""
-        gone = self.reduced_axes() if self.op in (*REDUCTIONS, "batchmatmul") else ()
+        gone = self.reduced_axes() if self.op in (*REDUCTIONS, *MATMULS) else ()
         names = (name for i, name in enumerate(self.names) if i not in gone)
         return tuple(self.slices.get(name, 0) for name in names)
 
@@ -270,7 +271,7 @@ class _Part:
         operands = [self.operand(label) for label in inputs]
         if self.op == RESTICKIFY:
             return operands[0]
-        if self.op == "batchmatmul":
+        if self.op in MATMULS:
             return self.matmul(*operands)
         if self.op in REDUCTIONS:
             return self.reduce(operands[0])

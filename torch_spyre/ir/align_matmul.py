@@ -3,8 +3,9 @@
 C[..., n] += A[..., k] · B[k, n] over shared loops: batches, rows, n and k, any number of each. They
 are split as for every operation (see `align`). Then one digit of n, the *stick*, runs through the
 lanes of B and C, along which A stands still; one digit of k, the *lane*, runs through the lanes of
-A, and B takes one stick of n for each of its elements. Both are counted in sticks and may end in
-a partial one: what lies behind the end of the lane digit is for the step to mask.
+A, and B takes one stick of n for each of its elements. Both are counted in sticks of B and may end
+in a partial one: what lies behind the end of the lane digit is for the step to mask. Where A and C
+have fewer elements per stick than B (16-bit rows, 8-bit columns), they take several at a time.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _NONE = -1  # the variable of a dimension that stems from no loop
 
 @dataclass(frozen=True)
 class MatmulAligned:
-    """An iteration in sticks of n and sticks of k; `lanes` elements in each.
+    """An iteration in sticks of n and as many elements of k: `lanes`, those of a stick of B.
 
     Batches, rows and n come first, then the dimensions of k in the caller's order, `lane` last.
     Where n (or k) has one element, or each of its elements has a stick of its own, `stick` (`lane`)
@@ -93,12 +94,11 @@ def align_matmul(
     accesses = (a, b, c)
     storages = storages_of(extents, accesses)
     check_stands_still("C", extents, c, reduced)
-    lanes = storages[A].elems_per_stick
-    of_c = storages[C].elems_per_stick
-    if storages[B].elems_per_stick != lanes or of_c not in (lanes, lanes // 2):
+    per_stick = [storage.elems_per_stick for storage in storages]
+    if max(per_stick) > per_stick[B]:
         raise ValueError(
-            "A and B of a matmul have as many elements per stick, C has as many or half as many; "
-            f"got {[storage.elems_per_stick for storage in storages]}"
+            "no operand of a matmul has more elements per stick than B; "
+            f"A, B and C have {per_stick}"
         )
     matmul = _Matmul(tuple(extents), accesses, storages, frozenset(reduced), merged)
     try:
@@ -143,7 +143,7 @@ class _Matmul(NamedTuple):
 
     def walks(self, loops: Loops, stick: int, lane: int) -> tuple[Walk, Walk, Walk, int]:
         """Of A, B, C in sticks of n and k; and B's stride per element of the lane digit."""
-        lanes = self.storages[A].elems_per_stick
+        lanes = self.storages[B].elems_per_stick
         n_length, k_length = loops.extents[stick], loops.extents[lane]
         offset, strides = whole_sticks(loops, A, self.storages[A], lane)
         walk_a = vector_walk(self.storages[A], offset, strides, lane, k_length, lanes)
@@ -164,7 +164,7 @@ class _Matmul(NamedTuple):
 
     def ordered(self, loops: Loops, stick: int, lane: int, joined: bool) -> MatmulAligned:
         """Put the dimensions in order, join what all operands walk as one."""
-        lanes = self.storages[A].elems_per_stick
+        lanes = self.storages[B].elems_per_stick
         *walks, row_stride = self.walks(loops, stick, lane)
         extents = list(loops.extents)
         for loop in (stick, lane):

@@ -25,6 +25,7 @@ SCHEMA_FILE = Path(__file__).with_name("superdsc.schema.json")
 
 RESTICKIFY = "restickify"
 RELAYOUT = "relayout"
+MATMULS = ("batchmatmul", "batchmatmul_int8")
 NO_CONSTANT = -1
 ELEMENTWISE, STICKWISE = 1, 2  # values of CoordInfo.elemArr
 
@@ -282,6 +283,7 @@ _NEUTRAL = {
     "sum_squares": 0,
     "mean": 0,
     "batchmatmul": 0,
+    "batchmatmul_int8": 0,
     "sum_int": 0,
     "prod": 0x3F800000,  # 1.0
     "prod_int": 1,

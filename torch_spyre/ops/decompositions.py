@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from torch_spyre.ops import quantised
+
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
@@ -251,4 +253,7 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten._log_softmax.default: log_softmax,
     aten.native_layer_norm.default: layer_norm,
     aten._fused_rms_norm.default: rms_norm,
+    aten._scaled_mm.default: quantised.scaled_mm,
+    aten._scaled_mm_v2.default: quantised.scaled_mm_v2,
+    aten._weight_int8pack_mm.default: quantised.weight_int8pack_mm,
 }

@@ -77,6 +77,11 @@ def kind_of(dtype: torch.dtype) -> Kind:
     return Kind.FLOAT if dtype.is_floating_point else Kind.INT
 
 
+def matmul_opcode(columns: torch.dtype) -> str:
+    """The card's matmul for second operands of this dtype."""
+    return "batchmatmul_int8" if columns is torch.int8 else "batchmatmul"
+
+
 # The prefix of names in formulas that stand for a number that depends on the dtype.
 FACT = "dtype."
 

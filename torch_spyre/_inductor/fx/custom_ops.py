@@ -41,7 +41,10 @@ _require_layout.register_autograd(_backward)
 
 @torch.library.custom_op("spyre::bmm_to_float", mutates_args=())
 def _bmm_to_float(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """A batched matmul whose result keeps the 32 bits of its accumulators."""
+    """A batched matmul whose result keeps the 32 bits of its accumulators.
+
+    Operands may have 8 bits: floats, or bytes as the second.
+    """
     return torch.bmm(a.float(), b.float())
 
 

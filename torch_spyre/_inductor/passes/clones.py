@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 from torch_spyre import ir
 from torch_spyre.ir.spec import Allocation
@@ -270,6 +271,8 @@ def _copy_fit(op: Op, operand: int) -> Fit | None:
             extents[plan.lane], strides[plan.lane] = plan.k_length, plan.row_stride
     else:
         length = plan.length
+    if stick is not None and not _divides_alike(walk.tiles, fit.lanes, length, op.slices[stick]):
+        return None
     for i, step in enumerate(strides):
         if step == 0 and i != stick:
             extents[i] = op.slices[i]
@@ -278,6 +281,18 @@ def _copy_fit(op: Op, operand: int) -> Fit | None:
         tuple(extents), stick, fit.lanes, (walk, walk), (), length, tuple(plan.variables)
     )
     return Fit(copy, (fit.where[operand], fit.where[operand]))
+
+
+def _divides_alike(tiles: int, lanes: int, length: int | None, slices: int) -> bool:
+    """Has a copy, which goes stick by stick, the slices of its operation, which takes several?
+
+    >>> _divides_alike(2, 64, 192, 2)  # 128 and 64 elements; sticks of 32 would be three and three
+    False
+    """
+    if tiles == 1 or length is None:
+        return True
+    share, alone = (ceil(ceil(length / n) / slices) * n for n in (lanes, lanes // tiles))
+    return share == alone
 
 
 def _overlapping(uses: Sequence[tuple[Op, int]]) -> list[list[tuple[Op, int]]]:

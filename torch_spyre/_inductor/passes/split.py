@@ -14,7 +14,7 @@ from torch_spyre.backend import opcodes
 from torch_spyre.ir import Term
 from torch_spyre.ir.spec import Kind, Mask
 from torch_spyre.ops import formats
-from torch_spyre.ops.formats import LARGEST, card_format, kind_of
+from torch_spyre.ops.formats import LARGEST, card_format, kind_of, matmul_opcode
 
 from ..body import Position, Value
 from ..conversions import is_widening
@@ -101,9 +101,11 @@ class _Splitter:
         target = _Place(nest.target, nest.position)
         loops = tuple(range(len(nest.extents)))
         if nest.reduction == "batchmatmul":
-            a, b = (self._source(value) for value in nest.values)
-            reduced = loops[nest.outer :]
-            self._emit("batchmatmul", "matmul", loops, [a, b], target, reduced)
+            *_, row, column, inner = loops
+            a = self._matrix(nest.values[0], frozenset((row, inner)))
+            b = self._matrix(nest.values[1], frozenset((inner, column)))
+            opcode = matmul_opcode(nest.values[1].dtype)
+            self._emit(opcode, "matmul", loops, [a, b], target, reduced=(inner,))
         elif nest.reduction is not None:
             self._reduce(loops, target)
         else:
@@ -133,6 +135,15 @@ class _Splitter:
         if kind_of(value.dtype) is formats.Kind.INT:
             opcode += "_int"
         self._emit(opcode, "reduction", loops, [self._tensor(source, value)], target, reduced)
+
+    def _matrix(self, value: Value, loops: frozenset[int]) -> _Source:
+        """A factor of a matmul; one that is the same everywhere as a tensor over these loops."""
+        source = self._source(value)
+        if isinstance(source, Constant):
+            into = self._temporary(loops, value.dtype)
+            self._convert(source, value.dtype, tuple(sorted(loops)), into)
+            source = into
+        return source
 
     def _masks(self, digits: dict[int, tuple[tuple[int, int], ...]]) -> Iterator[Mask]:
         """Reduced loops of a dynamic length end at the length that a launch gives."""

@@ -106,10 +106,13 @@ void CheckedStep::fail(const std::string& found, int operand, uint64_t offset, i
 
 void CheckedStep::fail_lane(const char* use, int operand, uint64_t offset, int lane,
                             uint8_t state) const {
-  const int bytes = element_bytes(format_of(*bound_.operand[operand].record));
+  const OperandRecord& record = *bound_.operand[operand].record;
+  const int bytes = element_bytes(format_of(record));
+  const int tile = lane / lanes_per_tile(operand);
   const std::string found =
       "an element (lane " + std::to_string(lane) + ") " + describe(state) + ", and " + use;
-  fail(found, operand, offset + lane * bytes, bytes,
+  fail(found, operand, offset + tile * record.tile_stride + lane % lanes_per_tile(operand) * bytes,
+       bytes,
        state == kPoison ? "mask the padding, or write valid values there first"
                         : "write the buffer before it is read; if a step does, look at how its "
                           "work is divided among the cores");

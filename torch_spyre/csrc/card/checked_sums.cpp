@@ -163,9 +163,11 @@ uint8_t CheckedStep::check_rows() {
   StepWalk walk(bound_, reduced | moving(bound_, kRows, ~reduced), start_);
   do {
     const int64_t count = limit(walk, record_.lane_dim);
-    if (count == 0 || read_if_valid(kRows, walk.offset(kRows), 1)) continue;
+    const int own = lanes_per_tile(kRows);
+    const int tiles = static_cast<int>((count + own - 1) / own);
+    if (count == 0 || read_if_valid(kRows, walk.offset(kRows), tiles)) continue;
     Lane lanes;
-    read_lanes(kRows, walk.offset(kRows), 1, lanes);
+    read_lanes(kRows, walk.offset(kRows), tiles, lanes);
     for (int64_t i = 0; i < count; ++i) {
       if (!is_defined(lanes[i])) {
         fail_lane(kUse, kRows, walk.offset(kRows), static_cast<int>(i), lanes[i]);

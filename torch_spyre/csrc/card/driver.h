@@ -29,8 +29,9 @@ inline constexpr int kQueues = 65;
 // ordered by `sequence`; 0 is always done.
 struct Ticket {
   uint64_t sequence = 0;
-  Nanoseconds end = 0;  // on the card's clock
-  QueueId queue = -1;   // whose work it marks; -1: not known
+  Nanoseconds end = 0;    // on the card's clock
+  QueueId queue = -1;     // whose work it marks; -1: not known
+  Nanoseconds start = 0;  // of the work that it was given for
 };
 
 // ---- Errors -----------------------------------------------------------------------------------
@@ -105,6 +106,14 @@ struct ProgramNames {
 };
 
 // ---- Figures ----------------------------------------------------------------------------------
+
+// What one launch of a program takes.
+struct ProgramFigures {
+  Nanoseconds nanoseconds = 0;                // modelled
+  int64_t bytes_read = 0, bytes_written = 0;  // LPDDR5
+  int cores = 0;
+  int64_t lx_bytes = 0;  // of the core that uses most
+};
 
 struct CardProperties {
   std::string name;
@@ -183,6 +192,7 @@ class Driver {
   virtual ProgramId load(std::span<const std::byte> program,
                          const ProgramNames& names = {}) = 0;  // throws ProgramError
   virtual void unload(ProgramId program) = 0;                  // launches already queued still run
+  virtual ProgramFigures figures(ProgramId program) const = 0;
   virtual Ticket launch(QueueId queue, ProgramId program, std::span<const Binding> bindings) = 0;
   virtual Ticket host_function(QueueId queue, std::function<void()> function) = 0;
 

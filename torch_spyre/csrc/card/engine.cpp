@@ -52,7 +52,7 @@ Ticket Scheduler::enqueue(Job job) {
   check(job.queue);
   std::unique_lock lock(mutex_);
   Queue& queue = queues_[job.queue];
-  if (fault_ || is_stopping_) return {queue.tail, queue.end, job.queue};
+  if (fault_ || is_stopping_) return {queue.tail, queue.end, job.queue, queue.end};
 
   start_threads();
 
@@ -69,7 +69,7 @@ Ticket Scheduler::enqueue(Job job) {
   const uint64_t sequence = add_pending(index);
   depend(sequence, queue.tail);
   queue.tail = sequence;
-  const Ticket ticket{sequence, queue.end, job.queue};
+  const Ticket ticket{sequence, queue.end, job.queue, start};
   const bool is_small = job.is_small;
   engine.jobs.push_back({sequence, std::move(job), std::this_thread::get_id()});
   if (is_small && engine.jobs.size() == 1 && can_start(engine)) {
@@ -97,7 +97,7 @@ Ticket Scheduler::record(QueueId queue) {
   check(queue);
   std::lock_guard lock(mutex_);
   catch_up(queues_[queue]);
-  return {queues_[queue].tail, queues_[queue].end, queue};
+  return {queues_[queue].tail, queues_[queue].end, queue, queues_[queue].end};
 }
 
 void Scheduler::block(QueueId queue, Ticket until) {

@@ -292,7 +292,9 @@ class Description {
     cost.n = busiest.n;
     cost.k = busiest.k;
     cost.batch = busiest.batch;
-    cost.bits = format_info(format_of(operands_[0])).bits;
+    // The array works at the rate of its wider operand.
+    cost.bits = std::max(format_info(format_of(operands_[0])).bits,
+                         format_info(format_of(operands_[1])).bits);
     cost.a_broadcast = sharers(operands_[0]);
     cost.b_broadcast = sharers(operands_[1]);
     if (is_device(operands_[0])) cost.a_bytes = bytes_of(0, cores_);

@@ -100,8 +100,9 @@ using Stream = void (*)(const Product& product, const std::byte* b);
 
 struct Table {
   const char* isa;
-  std::array<Load, kDataFormats> load;    // null where the format is not computable
-  std::array<Store, kDataFormats> store;  // rounds as the arithmetic units do
+  std::array<Load, kDataFormats> load;         // null where the format is not computable
+  std::array<Load, kDataFormats> load_factor;  // as the array takes it: bytes become fp32, too
+  std::array<Store, kDataFormats> store;       // rounds as the arithmetic units do
   std::array<LoadFirst, kDataFormats> load_first;
   std::array<Round, kDataFormats> round;      // null also where words are stored as they are
   std::array<Pointwise, kOpcodes> pointwise;  // null where the opcode is not pointwise

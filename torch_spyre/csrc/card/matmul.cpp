@@ -69,7 +69,8 @@ std::vector<Offsets> offsets_of(const CoreStep& step, uint32_t dims, const Exten
   return all;
 }
 
-// The elements of k in order, a stick of A (and as many rows of B) at a time.
+// The elements of k in order, a stick of A (and as many rows of B) at a time. An iteration has
+// several sticks of A where that has fewer elements per stick than B.
 struct DepthStick {
   int64_t a, b;
   int count;  // elements that count
@@ -88,6 +89,9 @@ struct Depth {
     return longest;
   }
 };
+
+// Elements of k in a stick of A.
+int k_lanes_of(const CoreStep& step) { return step.lanes / step.operand[0].tiles; }
 
 // How far the core goes along each dimension of k; `lane_dim` counts in elements. The positions
 // that count are those below a limit, so a mask makes the extent smaller.
@@ -114,14 +118,20 @@ struct DepthPart {
 
 void add_part(const CoreStep& step, const DepthPart& part, Depth& depth) {
   const int lane_dim = step.record->lane_dim;
+  const int own = k_lanes_of(step);
   Extents extent = part.extent;
   const int64_t elements = extent[lane_dim];
   extent[lane_dim] = (elements + step.lanes - 1) / step.lanes;
-  const std::vector<Offsets> sticks = offsets_of(step, step.record->reduced, extent);
-  for (size_t i = 0; i < sticks.size(); ++i) {
-    const int64_t first = static_cast<int64_t>(i % extent[lane_dim]) * step.lanes;
-    const auto count = static_cast<int>(std::min<int64_t>(step.lanes, elements - first));
-    depth.sticks.push_back({sticks[i].a + part.a, sticks[i].b + part.b, count});
+  const std::vector<Offsets> iterations = offsets_of(step, step.record->reduced, extent);
+  for (size_t i = 0; i < iterations.size(); ++i) {
+    int64_t left = elements - static_cast<int64_t>(i % extent[lane_dim]) * step.lanes;
+    Offsets at = iterations[i];
+    for (int tile = 0; tile < step.operand[0].tiles && left > 0; ++tile, left -= own) {
+      const auto count = static_cast<int>(std::min<int64_t>(own, left));
+      depth.sticks.push_back({at.a + part.a, at.b + part.b, count});
+      at.a += step.operand[0].record->tile_stride;
+      at.b += own * step.operand[1].record->tile_stride;
+    }
   }
   depth.ends.push_back(depth.sticks.size());
 }
@@ -296,10 +306,10 @@ struct Pace {
   bool is_few;
   size_t chunk_sticks, block_sticks, blocks;
 
-  Pace(int64_t rows, int lanes)
+  Pace(int64_t rows, int k_lanes)
       : is_few(rows <= kFewRows),
-        chunk_sticks(std::max(1, (is_few ? kFewRowsDepth : kProductDepth) / lanes)),
-        block_sticks(kProductDepth / lanes),
+        chunk_sticks(std::max(1, (is_few ? kFewRowsDepth : kProductDepth) / k_lanes)),
+        block_sticks(kProductDepth / k_lanes),
         blocks(is_few ? kFewRowsBlocks : 1) {}
 
   size_t outer_sticks() const { return block_sticks * blocks; }
@@ -337,8 +347,9 @@ class Workspace {
 struct Operands {
   Operands(const CoreStep& step, int stored)
       : lanes(step.lanes),
-        load_a(kernels::table().load[step.operand[0].record->format]),
-        load_b(kernels::table().load[step.operand[1].record->format]),
+        k_lanes(k_lanes_of(step)),
+        load_a(kernels::table().load_factor[step.operand[0].record->format]),
+        load_b(kernels::table().load_factor[step.operand[1].record->format]),
         store_c(kernels::table().store[step.output().record->format]),
         multiply(kernels::table().multiply),
         stream(kernels::table().stream[step.operand[1].record->format]),
@@ -349,7 +360,8 @@ struct Operands {
         c_lanes(step.lanes / step.output().tiles),
         c_tile(step.output().record->tile_stride) {}
 
-  int lanes;
+  int lanes;    // columns of a panel
+  int k_lanes;  // elements of a stick of A
   kernels::Load load_a, load_b;
   kernels::Store store_c;
   kernels::Multiply multiply;
@@ -369,7 +381,7 @@ class TaskRun {
         depth_(depth.sticks),
         ends_(depth.ends),
         task_(task),
-        pace_(task.rows, operands.lanes),
+        pace_(task.rows, operands.k_lanes),
         space_(space) {}
 
   void run() {
@@ -525,16 +537,16 @@ class TaskRun {
 class Workspaces {
  public:
   Workspaces(const std::vector<Task>& tasks, const std::vector<Depth>& depths, int lanes,
-             int64_t count) {
+             int k_lanes, int64_t count) {
     int64_t a = 0, b = 0, c = 0, total = 0;
     for (const Task& task : tasks) {
-      const Pace pace(task.rows, lanes);
+      const Pace pace(task.rows, k_lanes);
       const Depth& depth = depths[task.problem->depth];
       const size_t sticks = depth.longest_part();
       const auto blocks = static_cast<int64_t>(
           (std::min(sticks, pace.outer_sticks()) + pace.block_sticks - 1) / pace.block_sticks);
       a = std::max(a, blocks * task.rows * kProductStride);
-      b = std::max(b, static_cast<int64_t>(pace.chunk_sticks) * lanes * lanes);
+      b = std::max(b, static_cast<int64_t>(pace.chunk_sticks) * k_lanes * lanes);
       const int64_t carried = sticks > pace.outer_sticks() ? task.panels : 1;
       c = std::max(c, carried * task.rows * lanes);
       if (depth.ends.size() > 1) total = std::max(total, task.panels * task.rows * lanes);
@@ -583,7 +595,8 @@ void run_matmul(std::span<const CoreStep> cores, ThreadPool* pool) {
   const int threads = pool == nullptr ? 1 : pool->threads();
   const std::vector<Task> tasks = make_tasks(work.problems, step.lanes, threads);
   const auto count = static_cast<int64_t>(tasks.size());
-  Workspaces spaces(tasks, work.depths, step.lanes, std::min<int64_t>(threads, count));
+  Workspaces spaces(tasks, work.depths, step.lanes, k_lanes_of(step),
+                    std::min<int64_t>(threads, count));
   const Operands operands(step, work.copies);
   const auto run_task = [&](int i) {
     spaces.with_one([&](const Workspace& space) {

@@ -79,8 +79,8 @@ namespace spyre {
   X(200, sum, "F:F") X(201, mean, "FF:F") X(202, amax, "F:F") X(203, amin, "F:F")              \
   X(204, prod, "F:F") X(205, sum_squares, "F:F") X(208, sum_int, "I:I") X(209, amax_int, "I:I") X(210, amin_int, "I:I")   \
   X(211, prod_int, "I:I")
-// Matmul steps.
-#define SPYRE_MATMUL_OPCODES(X) X(220, batchmatmul, "FF:F")
+// Matmul steps; the second operand of `batchmatmul_int8` is SENINT8.
+#define SPYRE_MATMUL_OPCODES(X) X(220, batchmatmul, "FF:F") X(221, batchmatmul_int8, "FI:F")
 // Gather steps: table, index.
 #define SPYRE_GATHER_OPCODES(X) X(224, gather, "FI:F") X(225, gather_int, "II:I")
 // Scatter steps: source, index; the result is the table.

@@ -123,8 +123,9 @@ enum class StepKind : uint8_t {
   // the sticks of k, along which A is a Vector; B takes one stick of n per element of k,
   // `tile_stride` apart. `reduced` are the dimensions of k, `lane_dim` the last of them: C stands
   // still along them. All other dimensions are rows and batches: A and B may stand still there.
-  // A and B have the same number of elements per stick, C as many or half as many (fp32). May be
-  // cut over a `ring`.
+  // B has the most elements per stick, or as many as A and C: of those with fewer an iteration
+  // takes several sticks, `tile_stride` apart. Of A those that count are read. May be cut over a
+  // `ring`.
   Matmul = 3,
   // Row `index` of a table: inputs are the table (`tile_stride` from row to row) and the index
   // (IEEE_INT32, Element). Table and result are Vectors, or both Element: then a row of the table

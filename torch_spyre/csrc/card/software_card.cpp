@@ -1,6 +1,7 @@
 #include "software_card.h"
 
 #include <algorithm>
+#include <bit>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -191,6 +192,15 @@ void SoftwareCard::unload(ProgramId program) {
     last_use = std::move(found->second);
     programs_.erase(found);
   }
+}
+
+ProgramFigures SoftwareCard::figures(ProgramId id) const {
+  const Loaded loaded = find_program(id);
+  const Program& program = *loaded.program;
+  uint32_t cores = 0;
+  for (const StepRecord& step : program.steps) cores |= step.cores;
+  return {program.nanoseconds, program.bytes_read, program.bytes_written, std::popcount(cores),
+          *std::max_element(program.lx_high_water.begin(), program.lx_high_water.end())};
 }
 
 SoftwareCard::Loaded SoftwareCard::find_program(ProgramId program) const {

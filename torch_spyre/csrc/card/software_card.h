@@ -41,6 +41,7 @@ class SoftwareCard final : public Driver {
                       void* to, Keepalive alive) override;
   ProgramId load(std::span<const std::byte> program, const ProgramNames& names = {}) override;
   void unload(ProgramId program) override;
+  ProgramFigures figures(ProgramId program) const override;
   Ticket launch(QueueId queue, ProgramId program, std::span<const Binding> bindings) override;
   Ticket host_function(QueueId queue, std::function<void()> function) override;
 

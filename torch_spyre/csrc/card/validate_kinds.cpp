@@ -246,15 +246,18 @@ class KindRules {
         fail_operand(i, "the operands of a Matmul are Vectors");
       }
     }
-    const int lanes = elems_per_stick(format_of(operand(0)));
-    if (elems_per_stick(format_of(operand(1))) != lanes) {
-      fail_operand(1, "the operands of a Matmul have equally many elements per stick");
+    const int lanes = elems_per_stick(format_of(operand(1)));
+    for (const int other : {0, 2}) {
+      if (elems_per_stick(format_of(operand(other))) > lanes) {
+        fail_operand(other, "no operand of a Matmul has more elements per stick than the second");
+      }
     }
-    const int result = elems_per_stick(format_of(operand(2)));
-    if (result != lanes && 2 * result != lanes) {
-      fail_operand(2,
-                   "the result of a Matmul has as many elements per stick as its operands, or "
-                   "half as many");
+    if (operand(0).tail_tiles != 0) {
+      fail_operand(0, "along k a mask says which sticks count, not tail tiles");
+    }
+    if (static_cast<Opcode>(step_.opcode) == Opcode::batchmatmul_int8 &&
+        format_of(operand(1)) != DataFormat::SENINT8) {
+      fail_operand(1, "the second operand of batchmatmul_int8 is SENINT8");
     }
     check_row_stride();
     check_stands_still(0, step_.stick_dim, "the first operand of a Matmul stands still along n");

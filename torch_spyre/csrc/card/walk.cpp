@@ -80,8 +80,11 @@ Walk walk_at(const Program& program, const StepRecord& step, const OperandRecord
   if (has_tail(step, operand, core, lanes)) {
     split(walk, step.stick_dim, box.end[step.stick_dim] - 1, operand.tail_tiles);
   }
-  const bool is_row_of_k = is_second && is_kind(step, StepKind::Matmul);
+  const bool is_matmul = is_kind(step, StepKind::Matmul);
+  const bool is_row_of_k = is_second && is_matmul;
   if (is_row_of_k) box.units = lanes;
+  // Elements of k for each unit: B has a row for every one, A a stick for several.
+  const int64_t per_unit = is_row_of_k ? 1 : lanes / tiles_of(operand, lanes);
   for (const MaskRecord& mask : masks_of(program, step)) {
     const int64_t count = std::max(fewest, longest_count(program, mask, slot, point));
     if (mask.dim == kNoStickDim) {
@@ -94,7 +97,10 @@ Walk walk_at(const Program& program, const StepRecord& step, const OperandRecord
     } else {
       const int64_t iterations = (count + lanes - 1) / lanes;
       for (Box& part : walk.box) part.end[mask.dim] = std::min(part.end[mask.dim], iterations);
-      if (is_row_of_k && count % lanes != 0) split(walk, mask.dim, count / lanes, count % lanes);
+      const int64_t left = (count % lanes + per_unit - 1) / per_unit;
+      if (is_matmul && left != 0 && left != box.units) {
+        split(walk, mask.dim, count / lanes, left);
+      }
     }
   }
   drop_empty(walk, step.rank);

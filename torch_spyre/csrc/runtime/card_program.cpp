@@ -2,6 +2,7 @@
 
 #include <mutex>
 
+#include "runtime/activity.h"
 #include "runtime/errors.h"
 #include "runtime/stream.h"
 
@@ -23,9 +24,25 @@ ProgramId CardProgram::loaded(c10::DeviceIndex device) const {
   return id;
 }
 
-void CardProgram::launch(c10::DeviceIndex device, std::span<const Binding> bindings) const {
+void CardProgram::launch(c10::DeviceIndex device, std::span<const Binding> bindings,
+                         std::string_view name) const {
   const ProgramId id = loaded(device);
-  translated([&] { driver(device).launch(current_queue(device), id, bindings); });
+  const QueueId queue = current_queue(device);
+  const int64_t asked = host_now();
+  const Ticket ticket = translated([&] { return driver(device).launch(queue, id, bindings); });
+  if (asked != 0) {
+    const ProgramFigures figures = driver(device).figures(id);
+    Activity activity;
+    activity.asked = asked;
+    activity.name = names.kernel.empty() ? std::string(name) : names.kernel;
+    activity.device = device;
+    activity.queue = queue;
+    activity.bytes_read = figures.bytes_read;
+    activity.bytes_written = figures.bytes_written;
+    activity.cores = figures.cores;
+    activity.lx_bytes = figures.lx_bytes;
+    record_activity(std::move(activity), ticket);
+  }
 }
 
 CardProgram::~CardProgram() {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "runtime/cards.h"
 
@@ -27,8 +28,10 @@ class CardProgram {
   // Loads it there if it is not yet: validated, not run. Throws as PyTorch does.
   ProgramId loaded(c10::DeviceIndex device) const;
 
-  // Queues a launch on the current stream of the device.
-  void launch(c10::DeviceIndex device, std::span<const Binding> bindings) const;
+  // Queues a launch on the current stream of the device; `name` is for profiles of programs that
+  // have none.
+  void launch(c10::DeviceIndex device, std::span<const Binding> bindings,
+              std::string_view name = {}) const;
 
  private:
   mutable std::array<std::atomic<ProgramId>, kMaxCards> loaded_{};  // id + 1; 0: not loaded

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "runtime/activity.h"
 #include "runtime/cards.h"
 #include "runtime/dtypes.h"
 #include "runtime/errors.h"
@@ -40,6 +41,22 @@ std::shared_ptr<const DmaDescriptor> transfer(const CardView& view, const at::Te
   return how;
 }
 
+void record(Activity::Kind kind, int64_t asked, const CardView& view, int64_t bytes,
+            const Ticket& ticket) {
+  if (asked == 0) {
+    return;
+  }
+  const bool is_to_card = kind == Activity::Kind::ToCard;
+  Activity activity;
+  activity.kind = kind;
+  activity.asked = asked;
+  activity.name = is_to_card ? "Memcpy HtoD" : "Memcpy DtoH";
+  activity.device = view.storage->device;
+  activity.queue = ticket.queue;
+  (is_to_card ? activity.bytes_written : activity.bytes_read) = bytes;
+  record_activity(std::move(activity), ticket);
+}
+
 // `non_blocking` is honoured for pinned memory, whose owner promised to leave it alone.
 void finish(const char* what, const CardView& view, const at::Tensor& host, Ticket ticket,
             bool non_blocking) {
@@ -53,12 +70,14 @@ void finish(const char* what, const CardView& view, const at::Tensor& host, Tick
 void host_to_card(const at::Tensor& host, const at::Tensor& card, bool non_blocking) {
   const CardView view = view_of(card, Frame::Element);
   const auto how = transfer(view, host, covers_storage(card));
+  const int64_t asked = host_now();
   const Ticket ticket = translated([&] {
     return driver(view.storage->device)
         .copy_to_card(current_queue(view.storage->device), view.address, how, host.const_data_ptr(),
                       keep(host.storage()));
   });
   note_write(card.storage());
+  record(Activity::Kind::ToCard, asked, view, how->host_bytes, ticket);
   finish("copy to card", view, host, ticket, non_blocking);
 }
 
@@ -136,11 +155,13 @@ void card_to_host(const at::Tensor& card, const at::Tensor& host, bool non_block
     how = allowing_undefined(*how);
   }
   expect_large_write(host.mutable_data_ptr(), how->host_bytes);
+  const int64_t asked = host_now();
   const Ticket ticket = translated([&] {
     return driver(view.storage->device)
         .copy_to_host(current_queue(view.storage->device), view.address, how,
                       host.mutable_data_ptr(), keep(host.storage()));
   });
+  record(Activity::Kind::ToHost, asked, view, how->host_bytes, ticket);
   finish("copy to host", view, host, ticket, non_blocking);
 }
 

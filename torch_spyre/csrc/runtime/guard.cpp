@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "runtime/activity.h"
 #include "runtime/cards.h"
 #include "runtime/dtypes.h"
 #include "runtime/storage.h"
@@ -110,6 +111,7 @@ struct SpyreGuardImpl final : public c10::impl::DeviceGuardImplInterface {
     const auto* recorded = static_cast<CardEvent*>(event);
     if (recorded->device == stream.device_index()) {
       driver(recorded->device).block(queue_of(stream), recorded->ticket);
+      if (is_recording()) record_block(recorded->device, queue_of(stream), recorded->ticket);
     } else {  // another card's clock and queues: the host makes sure
       wait_for(recorded->device, recorded->ticket);
     }

@@ -156,7 +156,11 @@ Tensor copy_from_and_resize(const Tensor& self, const Tensor& to) {
   return to;
 }
 
-at::Scalar local_scalar_dense(const Tensor& self) { return self.cpu().item(); }
+// A number has no dtype: 65536, which the card's 16 bits hold and float16 does not, stays itself.
+at::Scalar local_scalar_dense(const Tensor& self) {
+  const bool is_narrow = self.scalar_type() == at::kHalf || self.scalar_type() == at::kBFloat16;
+  return (is_narrow ? self.to(at::kFloat) : self).cpu().item();
+}
 
 // The comparison runs on the card; whether all of its results are true is read on the host,
 // until the card has reductions.

@@ -408,7 +408,7 @@ void launch(const Call& call, const EagerPlan& plan, const std::vector<at::Tenso
           break;
       }
     }
-    part.program.launch(call.device, bindings);
+    part.program.launch(call.device, bindings, call.name);
   }
 }
 

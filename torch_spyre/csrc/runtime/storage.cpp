@@ -92,14 +92,27 @@ Handles& handles() {
   return *instance;
 }
 
+// For profiles with `profile_memory=True`: `bytes` more than before, negative if freed.
+void report_memory(c10::DeviceIndex device, void* handle, int64_t bytes) {
+  if (!c10::memoryProfilingEnabled()) {
+    return;
+  }
+  const MemoryStats stats = driver(device).memory_stats();
+  c10::reportMemoryUsageToProfiler(
+      handle, bytes, static_cast<size_t>(stats.allocated_bytes.current),
+      static_cast<size_t>(stats.reserved_bytes.current), c10::Device(c10::kPrivateUse1, device));
+}
+
 void delete_storage(void* context) {
   const std::unique_ptr<CardStorage> storage(static_cast<CardStorage*>(context));
   if (storage->lender) {
     handles().give_back(handle_of(storage->device, storage->address), storage.get(),
                         &card_storage(storage->lender));
   } else if (!is_bad_fork()) {  // in a forked child the card's locks may be held by nobody
-    handles().remove(handle_of(storage->device, storage->address));
+    void* const handle = handle_of(storage->device, storage->address);
+    handles().remove(handle);
     driver(storage->device).free(storage->address);
+    report_memory(storage->device, handle, -storage->device_bytes);
     debug_log("free", storage->device, storage->device_bytes, " bytes");
   }
 }
@@ -192,6 +205,7 @@ c10::DataPtr allocate_storage(c10::DeviceIndex device, LayoutPtr layout, c10::Sc
   debug_log("allocate", device, storage->device_bytes, " bytes, ", storage->layout->to_string());
   void* handle = handle_of(device, storage->address);
   handles().add(handle, storage.get());
+  report_memory(device, handle, storage->device_bytes);
   return {handle, storage.release(), &delete_storage, c10::Device(c10::kPrivateUse1, device)};
 }
 

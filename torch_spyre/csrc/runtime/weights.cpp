@@ -13,11 +13,19 @@
 namespace spyre {
 namespace {
 
-// Which argument of a product may be a weight; -1: it is none.
-int weight_argument(const std::string& operation) {
-  if (operation == "aten::mm") return 1;
-  if (operation == "aten::addmm") return 2;
-  return -1;
+// How a product takes its weight.
+struct Product {
+  int argument = -1;          // which one it is; -1: none
+  bool is_turned = true;      // (in, out), as the view of an (out, in) tensor
+  bool is_quantised = false;  // in 8 bits
+};
+
+Product product_of(const std::string& operation) {
+  if (operation == "aten::mm") return {1};
+  if (operation == "aten::addmm") return {2};
+  if (operation == "aten::_scaled_mm" || operation == "aten::_scaled_mm_v2") return {1, true, true};
+  if (operation == "aten::_weight_int8pack_mm") return {1, false, true};
+  return {};
 }
 
 // Is it a parameter, or a view of one, of which no gradient is asked now? (C++ knows parameters
@@ -28,8 +36,13 @@ bool is_parameter_at_rest(const at::Tensor& tensor) {
   return base.requires_grad() && base.is_leaf();
 }
 
-bool is_transposed_whole(const at::Tensor& tensor) {
-  return tensor.dim() == 2 && tensor.stride(0) == 1 && tensor.stride(1) == tensor.size(0) &&
+// Nobody trains in 8 bits: what a product takes in them was quantised for it.
+bool is_weight(const Product& product, const at::Tensor& tensor) {
+  return product.is_quantised ? tensor.element_size() == 1 : is_parameter_at_rest(tensor);
+}
+
+bool is_whole_matrix(const at::Tensor& tensor) {
+  return tensor.dim() == 2 && tensor.stride(1) == 1 && tensor.stride(0) == tensor.size(1) &&
          tensor.size(0) > 1 && tensor.size(1) > 1 && covers_storage(tensor);
 }
 
@@ -97,11 +110,11 @@ at::Tensor copy_for_products(const at::Tensor& matrix) {
 
 void lay_out_weight(const std::string& operation, std::vector<c10::IValue>& arguments) {
   const bool is_lookup = operation == "aten::embedding";
-  const int position = is_lookup ? 0 : weight_argument(operation);
-  if (position < 0 || !arguments[position].isTensor()) {
+  const Product product = is_lookup ? Product{0} : product_of(operation);
+  if (product.argument < 0 || !arguments[product.argument].isTensor()) {
     return;
   }
-  const at::Tensor tensor = arguments[position].toTensor();
+  const at::Tensor tensor = arguments[product.argument].toTensor();
   if (!tensor.defined() || !tensor.device().is_privateuseone()) {
     return;
   }
@@ -111,17 +124,21 @@ void lay_out_weight(const std::string& operation, std::vector<c10::IValue>& argu
     if (use == Use::Unknown) storage.use = Use::Table;
     return;
   }
-  if (use == Use::Settled || !is_parameter_at_rest(tensor) || is_reinterpreted(tensor) ||
-      !is_transposed_whole(tensor)) {
+  if (use == Use::Settled || !is_weight(product, tensor) || is_reinterpreted(tensor) ||
+      tensor.dim() != 2) {
     return;
   }
-  const at::Tensor weight = tensor.t();
+  const at::Tensor weight = product.is_turned ? tensor.t() : tensor;
+  if (!is_whole_matrix(weight)) {
+    return;
+  }
   if (use == Use::Unknown) {
     while_only_thread([&] { settle(weight); });
     return;
   }
   try {
-    arguments[position] = copy_for_products(weight).t();
+    const at::Tensor copy = copy_for_products(weight);
+    arguments[product.argument] = product.is_turned ? copy.t() : copy;
   } catch (const c10::OutOfMemoryError&) {
     storage.use = Use::Settled;  // no room for it twice: it is laid out at every call
   }

@@ -14,7 +14,7 @@ import torch
 
 from torch_spyre._inductor.graph import Index as LoopIndex
 from torch_spyre._inductor.graph import Op, Read
-from torch_spyre.ops.formats import Kind, kind_of
+from torch_spyre.ops.formats import Kind, kind_of, matmul_opcode
 from torch_spyre.ops.plan import UnsupportedError
 from torch_spyre.ops.trace.tracer import Leaf, Tracer
 from torch_spyre.ops.views import View, float_constant, int_constant
@@ -317,6 +317,13 @@ def product(
     return matmul_into(tracer, left, right, result)
 
 
+@leaf("aten::_int_mm")
+def int_product(tracer: Tracer, func: Any, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Products of bytes add up in int32."""
+    result: torch.Tensor = func(left, right)
+    return matmul_into(tracer, left, right, result)
+
+
 # Sums of so many products of bytes are exact in fp32.
 _EXACT_DEPTH = {torch.int8: 1024, torch.uint8: 256, torch.bool: 1 << 24}
 # Products that may lie in memory before they are added up.
@@ -357,6 +364,8 @@ def matmul_into(
     if kind_of(left.dtype) is not Kind.FLOAT:
         return _integer_product(tracer, left, right, result)
     if left.shape[-1] == 1:
+        if kind_of(right.dtype) is not Kind.FLOAT:
+            right = tracer.as_dtype(right, torch.float16)
         tracer.emitter.apply("mul", [tracer.view(left), tracer.view(right)], tracer.result(result))
         return result
     rows, depth = left.shape[-2:]
@@ -370,7 +379,7 @@ def matmul_into(
         return View(view.source, view.storage, extents, strides, view.offset, view.dtype)
 
     tracer.emitter.emit(
-        "batchmatmul",
+        matmul_opcode(right.dtype),
         "matmul",
         extents,
         [over(a, a.stride[-2], 0, a.stride[-1]), over(b, 0, b.stride[-1], b.stride[-2])],

@@ -170,6 +170,14 @@ using Int8 = Integer<int8_t>;
 using Int16 = Integer<int16_t>;
 using Int32 = Integer<uint32_t>;  // SENUINT32 too: arithmetic modulo 2^32 needs no sign
 
+// A byte as a factor of a matmul: the number in fp32.
+struct Int8Factor {
+  using Stored = int8_t;
+  SPYRE_INLINE uint32_t widen(Stored stored) {
+    return bits_as<uint32_t>(static_cast<float>(stored));
+  }
+};
+
 // Ours: sign-extended in a 32-bit container.
 struct Int24 {
   using Stored = uint32_t;

@@ -33,6 +33,8 @@ static consteval void put_codecs(Table& table) {
 #undef SPYRE_FORMAT
   table.load[static_cast<size_t>(DataFormat::SEN169_FP16)] = &load_sen169;
   table.store[static_cast<size_t>(DataFormat::SEN169_FP16)] = &store_sen169;
+  table.load_factor = table.load;
+  table.load_factor[static_cast<size_t>(DataFormat::SENINT8)] = &load<Int8Factor>;
 }
 
 static consteval void put_pair(Table& table, HostFormat host, DataFormat card, Convert to_card,
@@ -91,7 +93,13 @@ static consteval Table make_table(const char* isa) {
   table.multiply = &matmul::multiply;
 #if SPYRE_FMA_WIDTH != 0
   table.stream_rows = 4 * matmul::kStreamRows;
-  table.stream[static_cast<size_t>(DataFormat::SEN169_FP16)] = &matmul::stream_sen169;
+  const auto put_stream = [&](DataFormat format, Stream stream) {
+    table.stream[static_cast<size_t>(format)] = stream;
+  };
+  put_stream(DataFormat::SEN169_FP16, &matmul::stream<matmul::Sen169Numbers>);
+  put_stream(DataFormat::SEN143_FP8, &matmul::stream<matmul::Fp8Columns<Sen143>>);
+  put_stream(DataFormat::SEN152_FP8, &matmul::stream<matmul::Fp8Columns<Sen152>>);
+  put_stream(DataFormat::SENINT8, &matmul::stream<matmul::Int8Columns>);
 #endif
   reduction::put_all(table);
   return table;

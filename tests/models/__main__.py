@@ -1,0 +1,16 @@
+"""`python -m tests.models [name ...]`: the zoo on the device, as a table."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.models.report import HEADING, examine
+from tests.models.zoo import ZOO
+
+if __name__ == "__main__":
+    unknown = [name for name in sys.argv[1:] if name not in ZOO]
+    if unknown:
+        sys.exit(f"no such models: {', '.join(unknown)}; there are {', '.join(ZOO)}")
+    print(HEADING)
+    for name in sys.argv[1:] or ZOO:
+        print(examine(name), flush=True)
