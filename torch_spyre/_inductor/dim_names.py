@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import sympy
 import torch
+from torch._inductor import inductor_prims  # noqa: F401  defines torch.ops.prims.fma
 
 from .debug import log
 from .fx import custom_ops  # noqa: F401  defines torch.ops.spyre
