@@ -159,11 +159,16 @@ def model_error(run: Run, exact: torch.Tensor) -> float:
     launch = run.launches[-1]
     errors = []
     memory = run_model(launch)
-    for i in launch.written:
-        if same(launch.after[i].reshape(-1), run.results[0].reshape(-1)):
+    result = run.results[0]
+    dims = range(result.dim())
+    # What the kernel wrote is the result, or the result is a transposed view of it.
+    for i, order in itertools.product(
+        launch.written, (dims, sorted(dims, key=lambda d: -result.stride(d)))
+    ):
+        if same(launch.after[i].reshape(-1), result.permute(*order).reshape(-1)):
             values = torch.from_numpy(launch.layouts[i].values(memory[i]))
-            host = values.to(run.results[0].dtype).double()
-            errors.append(float((host.reshape(exact.shape) - exact).abs().max()))
+            host = values.to(result.dtype).double().reshape(-1)
+            errors.append(float((host - exact.permute(*order).reshape(-1)).abs().max()))
     assert errors, "no argument of the last kernel is the result"
     return min(errors)
 

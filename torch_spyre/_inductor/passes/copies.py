@@ -78,10 +78,13 @@ def _forward_factors(op: Op, copies: dict[Buffer, Op]) -> None:
 
 
 def _original(read: Read, extents: Sizes, copies: dict[Buffer, Op]) -> Read:
-    """The read in the tensor that was copied; as it is, if that is no walk through it."""
+    """The read in the tensor that was widened; as it is, if that is no walk through it.
+
+    A copy of as many bits has another purpose: sticks along another dimension, made once for all.
+    """
     while read.buffer in copies:
         source = _through(read, extents, copies[read.buffer])
-        if source is None:
+        if source is None or source.buffer.format.nbytes >= read.buffer.format.nbytes:
             break
         read = source
     return read
