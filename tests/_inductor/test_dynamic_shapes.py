@@ -151,6 +151,78 @@ def test_heads_that_are_dynamic_too_find_their_keys(batch: int, heads: int, grou
     assert (got - attend_in_groups(query.float(), key.float())).abs().max() < 2**-7
 
 
+def test_places_behind_a_dynamic_length_are_not_looked_up():
+    """Counts go on to the end of the bucket, where a table of fixed size has no rows."""
+    compiled = torch.compile(lambda x, table: table[torch.arange(x.size(0), device=x.device)] + x)
+    table = torch.randn(20, 64).half()
+    for length in (7, 11, 20):
+        x = torch.ones(length, 64).half()
+        got = compiled(x.to("spyre"), table.to("spyre")).cpu()
+        assert torch.equal(got, (table.to("spyre") + 1).cpu()[:length])
+    assert counters["stats"]["unique_graphs"] == 2
+
+
+def test_a_place_out_of_range_is_a_fault_where_the_length_is_dynamic_too():
+    compiled = torch.compile(lambda x, table: table[torch.arange(x.size(0), device=x.device)] + x)
+    table = torch.randn(20, 64).half().to("spyre")
+    for length in (7, 11):
+        compiled(torch.ones(length, 64).half().to("spyre"), table)
+    with pytest.raises(IndexError, match="index 20 is out of range for a table of 20 rows"):
+        compiled(torch.ones(21, 64).half().to("spyre"), table).cpu()
+    torch.spyre.reset()
+
+
+def test_a_part_of_dynamic_length_of_a_tensor_of_fixed_length():
+    """The bucket is no longer than the tensor."""
+    compiled = torch.compile(lambda x, rows: rows[: x.size(0)] * 2 + x)
+    rows = torch.randn(41, 64).half()
+    for length in (7, 11, 40):
+        x = torch.ones(length, 64).half()
+        got = compiled(x.to("spyre"), rows.to("spyre")).cpu()
+        assert torch.equal(got, (rows.to("spyre") * 2 + 1).cpu()[:length])
+    assert counters["stats"]["unique_graphs"] == 2
+
+
+def test_flattened_lengths_leave_the_graph_in_their_own_dimensions():
+    """Batch and length are one dimension of a linear layer, and sorting is done between kernels."""
+
+    def rank(x, w):
+        scores = functional.linear(x, w)
+        return scores, scores.sort(-1).values
+
+    torch.manual_seed(0)
+    weight = torch.randn(70, 64).half().to("spyre")
+    compiled = torch.compile(rank)
+    for batch, length in ((3, 7), (3, 9), (5, 11), (8, 100)):
+        x = torch.randn(batch, length, 64).half().to("spyre")
+        wanted, _ = rank(x.cpu().float(), weight.cpu().float())
+        scores, ranked = compiled(x, weight)
+        assert scores.shape == ranked.shape == wanted.shape
+        assert scores.stride() == wanted.stride()
+        assert (scores.cpu().float() - wanted).abs().max() < 2**-4
+        assert torch.equal(ranked.cpu(), scores.cpu().sort(-1).values)
+    assert counters["stats"]["unique_graphs"] <= 4  # the first, with a dynamic length, with both
+
+
+def test_concatenations_in_a_bucket_may_be_read_by_several_kernels():
+    def model(x):
+        pairs = torch.cat([x[..., 32:] * 2, x[..., :32]], -1)
+        return pairs.cumsum(-1), pairs.exp()
+
+    compiled = torch.compile(model)
+    for length in (5, 9, 12):
+        x = torch.rand(length, 64).half().to("spyre")
+        for got, want in zip(compiled(x), model(x.cpu().float()), strict=True):
+            torch.testing.assert_close(got.cpu().float(), want, rtol=2e-2, atol=2e-2)
+
+
+def test_a_batch_of_caches_is_padded_to_the_next_power_of_two():
+    compiled = torch.compile(lambda cache: cache * 2)
+    for batch, padded in ((1, 1), (3, 4), (4, 4), (5, 8)):
+        compiled(torch.ones(batch, 2, 200, 64).half().to("spyre"))
+        assert compiled_kernels()[-1].bytes_written == padded * 2 * 200 * 64 * 2
+
+
 def test_a_difference_of_lengths_is_compiled_for_the_lengths():
     compiled = torch.compile(lambda x, y: x[: x.size(0) - y.size(0)] * 2, dynamic=True)
     for lengths in ((9, 3), (9, 4), (70, 68)):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import sympy
 from torch._inductor import ir as inductor_ir
@@ -61,12 +61,19 @@ def sizes_of(graph: GraphLowering) -> Iterator[Any]:
             yield from tensor.get_size()
 
 
-def input_positions(graph: GraphLowering) -> Iterator[Sequence[Any]]:
-    """The sizes of a graph's inputs; of floats all but the last one, which counts features."""
+class InputShape(NamedTuple):
+    """The sizes of a graph's input; of floats all but the last one, which counts features."""
+
+    positions: Sequence[Any]
+    is_batch_first: bool  # a cache, or hidden states: floats in three dimensions or more
+
+
+def input_shapes(graph: GraphLowering) -> Iterator[InputShape]:
     for box in graph.graph_inputs.values():
         if isinstance(box, inductor_ir.TensorBox):
             size = box.get_size()
-            yield size[:-1] if box.get_dtype().is_floating_point else size
+            is_float = box.get_dtype().is_floating_point
+            yield InputShape(size[:-1] if is_float else size, is_float and len(size) > 2)
 
 
 class DynamicSizes:
@@ -76,22 +83,25 @@ class DynamicSizes:
         self,
         sizevars: SizeVarAllocator,
         sizes: Iterable[Any] = (),
-        inputs: Iterable[Sequence[Any]] = (),
+        inputs: Iterable[InputShape] = (),
         is_static: bool = False,
     ) -> None:
-        """`sizes` are all that the graph has; `inputs` those of each input, without features."""
+        """`sizes` are all that the graph has."""
         self._sizevars = sizevars
         self._is_static = is_static
         self._numbers: dict[sympy.Symbol, int] = {}
         self._longer: dict[sympy.Symbol, int] = {}  # the largest c of lengths s + c
         self._others: dict[sympy.Symbol, int] = {}  # that each position is computed for, at least
+        self._batches: set[sympy.Symbol] = set()  # that count whole caches, or other large things
         self.lengths: dict[sympy.Expr, int] = {}  # that launches take, with the longest they may be
         for size in () if is_static else sizes:
             symbol, more = _and_more(self._plain(size))
             if symbol is not None:
                 self._longer[symbol] = max(more, self._longer.get(symbol, 0))
         for shape in () if is_static else inputs:
-            self._count_others([self._plain(size) for size in shape])
+            self._count_others([self._plain(size) for size in shape.positions])
+            if shape.is_batch_first:
+                self._batches |= self._plain(shape.positions[0]).free_symbols
 
     def number(self, expr: Any) -> int:
         """A size or stride: with buckets for what is symbolic."""
@@ -138,24 +148,46 @@ class DynamicSizes:
         return self._sizevars.simplify(expr)
 
     def _count_others(self, shape: Sequence[sympy.Expr]) -> None:
-        counts = [int(n) if isinstance(n, sympy.Integer) else ANY_SIZE for n in shape]
+        counts = [self._count(n) for n in shape]
         for dim, size in enumerate(shape):
             others = prod(counts[:dim] + counts[dim + 1 :])
             for symbol in size.free_symbols:
                 self._others[symbol] = min(others, self._others.get(symbol, others))
 
+    def _count(self, size: sympy.Expr) -> int:
+        """How many positions a size stands for, as far as it can be told for all graphs."""
+        if isinstance(size, sympy.Integer):
+            return int(size)
+        bucket = bucket_of(int(self._sizevars.guarding_hint_or_throw(size)))
+        return bucket if bucket > LEAST_BUCKET else ANY_SIZE
+
+    def _least(self, symbol: sympy.Symbol) -> int:
+        """What grows goes through all of its buckets, so they are few; a batch of caches has none
+        that it does not need."""
+        if self._longer.get(symbol, 0) > 0:
+            return LEAST_BUCKET
+        if symbol in self._batches:
+            return 1
+        return least_bucket(max(self._others.get(symbol, 1), 1))
+
     def _number(self, symbol: sympy.Symbol) -> int:
         if symbol not in self._numbers:
             more = self._longer.get(symbol, 0)
-            least = least_bucket(max(self._others.get(symbol, 1), 1))
+            least = self._least(symbol)
             bucket = bucket_of(int(self._sizevars.guarding_hint_or_throw(symbol)) + more, least)
-            self._sizevars.check_leq(symbol, sympy.Integer(bucket - more))
             if bucket > least:
                 # A cache must not serve a short length with the kernels of a larger bucket: which
                 # one it found would depend on what was compiled before.
                 self._sizevars.check_lt(sympy.Integer(bucket // 2 - more), symbol)
-            self._numbers[symbol] = bucket - more
+            most = self._most(symbol)
+            self._numbers[symbol] = bucket - more if most is None else min(bucket - more, most)
+            self._sizevars.check_leq(symbol, sympy.Integer(self._numbers[symbol]))
         return self._numbers[symbol]
+
+    def _most(self, symbol: sympy.Symbol) -> int | None:
+        """What a size can't exceed: the length of what it is a slice of."""
+        upper = self._sizevars.shape_env.bound_sympy(symbol).upper
+        return int(upper) if isinstance(upper, int | sympy.Integer) else None
 
 
 @functools.lru_cache(maxsize=1024)

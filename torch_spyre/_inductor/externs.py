@@ -18,11 +18,13 @@ from unittest import mock
 
 import torch
 from torch._inductor.lowering import fallback_handler, user_lowerings
+from torch.utils import _pytree as pytree
 
 from torch_spyre.ops import registry
 
 from . import debug
 from .errors import Unsupported
+from .lengths import with_own_lengths
 
 aten = torch.ops.aten
 
@@ -148,4 +150,14 @@ def overloads() -> Iterator[Any]:
 
 def extern(overload: Any) -> Callable[..., Any]:
     """A lowering that calls the eager operation."""
-    return fallback_handler(overload, add_to_fallback_set=False)
+    call = fallback_handler(overload, add_to_fallback_set=False)
+    written = {i for i, argument in enumerate(overload._schema.arguments) if argument.is_write}
+
+    def lower(*args: Any, **kwargs: Any) -> Any:
+        seen = (
+            arg if i in written else pytree.tree_map(with_own_lengths, arg)
+            for i, arg in enumerate(args)
+        )
+        return call(*seen, **kwargs)
+
+    return lower

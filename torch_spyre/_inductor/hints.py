@@ -22,7 +22,7 @@ from .debug import log
 from .dim_names import VIEWS, Dims, Named, Size, follow, named, operation_of, span_of
 from .errors import HintError
 from .graph import Wish, WishedLoop
-from .translate import origin_of_node
+from .origins import origin_of_node
 
 _NAMES = "spyre_names"  # of node.meta: Named, or None where it is known that there are no names
 

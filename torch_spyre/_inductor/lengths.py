@@ -54,28 +54,45 @@ def with_dynamic_parts(parts: Sequence[ir.TensorBox], dim: int) -> list[ir.Tenso
     return [grown, lowerings[aten.clone](parts[1])]
 
 
+def with_own_lengths(x: Any) -> Any:
+    """A tensor for an operation outside of kernels, where a bucket stands for lengths only.
+
+    A view of a buffer in which a dynamic length is flattened into another size is copied.
+    """
+    if not isinstance(x, ir.TensorBox) or not isinstance(x.data, ir.BaseView):
+        return x
+    sizes = x.data.unwrap_view().get_size()
+    return x if all(map(is_own_length, sizes)) else lowerings[aten.clone](x)
+
+
+def is_own_length(size: Any) -> bool:
+    """Is it a number, or a dynamic length and a number?"""
+    expr = sympy.sympify(size)
+    return len(expr.free_symbols) < 2 and (expr - sum(expr.free_symbols)).is_number
+
+
 def rows_from_end(size: Any, start: Any, end: Any) -> tuple[sympy.Expr, int] | None:
     """Where a slice begins that is counted from a dynamic end, and its length; None for others.
 
-    >>> s = sympy.Symbol("s", integer=True, positive=True)
-    >>> rows_from_end(s, -1, None)  # x[-1:]
-    (s - 1, 1)
-    >>> rows_from_end(s, s - 3, s - 1)
-    (s - 3, 2)
-    >>> rows_from_end(s, 2, None)  # of dynamic length: a view
+    Of s rows, x[-1:] begins at s - 1 and has one; x[2:] has a dynamic length, it is a view.
     """
     if is_number(size):
         return None
     first, last = _from_start(start, size, 0), _from_start(end, size, size)
+    if first is None or last is None or is_number(first):
+        return None
     length = sympy.simplify(last - first)
-    return None if is_number(first) or not is_number(length) else (first, int(length))
+    return (first, int(length)) if is_number(length) else None
 
 
-def _from_start(place: Any, size: sympy.Expr, default: Any) -> sympy.Expr:
+def _from_start(place: Any, size: sympy.Expr, default: Any) -> sympy.Expr | None:
+    """A place counted from the start; None if the slice is larger than the tensor."""
     if place is None or place == sys.maxsize:
         return sympy.sympify(default)
     place = sympy.sympify(place)
-    return place + size if place.is_negative else place
+    if not place.is_negative:
+        return place
+    return place + size if V.graph.sizevars.guard_or_false(sympy.Le(-place, size)) else None
 
 
 def rows_at(x: ir.TensorBox, dim: int, first: sympy.Expr, length: int) -> ir.TensorBox:

@@ -17,7 +17,7 @@ from torch_spyre.ir.bundle import Bundle
 from . import debug, externs, layouts
 from .codegen.opspec import KernelDraft, kernels_of
 from .codegen.superdsc import bundle_of
-from .dynamic import DynamicSizes, input_positions, sizes_of
+from .dynamic import DynamicSizes, input_shapes, sizes_of
 from .errors import Unsupported
 from .graph import Buffer, NeedsStaticSizesError, Op, SpyreGraph
 from .passes import run_passes
@@ -78,7 +78,7 @@ def plan_graph(lowered: GraphLowering) -> Kernels:
     """Translate, run the passes, and write the bundles of a lowered graph."""
     try:
         try:
-            sizes = DynamicSizes(lowered.sizevars, sizes_of(lowered), input_positions(lowered))
+            sizes = DynamicSizes(lowered.sizevars, sizes_of(lowered), input_shapes(lowered))
             return _plan(lowered, sizes)
         except NeedsStaticSizesError as error:
             debug.log.info("compiling for fixed sizes: %s", error)

@@ -6,8 +6,6 @@ Requires lowered operations whose layouts are decided. Leaves `Nest`s in program
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -25,10 +23,12 @@ from torch_spyre.ir import Term
 from torch_spyre.ir.spec import Origin
 from torch_spyre.ops.formats import card_format
 
-from .body import BitcastError, IndexReader, Position, Recorder, UnevenIndexError, Value
+from .body import BitcastError, IndexReader, Position, UnevenIndexError, Value
 from .dynamic import DynamicSizes
 from .errors import Unsupported
-from .graph import Buffer, Sizes, WishedLoop, dense
+from .graph import Buffer, NeedsStaticSizesError, Sizes, WishedLoop, dense
+from .origins import origin_of, tensors_of
+from .recorder import Recorder
 
 REDUCTIONS = {
     "sum": "sum",
@@ -201,11 +201,18 @@ class Translator:
         variables = {symbol: i for i, symbol in enumerate([*symbols, *reduced])}
         reader = IndexReader(variables, extents, sizes=self.size, offsets=self.dynamic.offset)
         known = variables.keys()
+        lengths = {
+            i: n
+            for i, n in enumerate([*data.ranges, *reduction_ranges])
+            if self.dynamic.is_dynamic(n)
+        }
         recorder = Recorder(
             reader,
             self._dtype,
             _Materializer(self, operation.get_operation_name(), reader, origin),
             self._size_buffer(known),
+            lengths,
+            self._has_zeros_behind,
         )
         index = (symbols, reduced) if reduction_ranges else (symbols,)
         kind = getattr(data, "reduction_type", None)
@@ -231,6 +238,8 @@ class Translator:
                 way_out="run this part on the CPU",
                 is_loop=True,
             )
+        if lengths:
+            self._check_reach(recorder)
         values = result if isinstance(result, tuple | list) else (result,)
         self.done.add(
             Nest(
@@ -249,6 +258,17 @@ class Translator:
 
     def _dtype(self, name: str) -> torch.dtype:
         return self.resolve(name).dtype
+
+    def _has_zeros_behind(self, name: str) -> bool:
+        """Does a tensor come from outside, with zeros in the rest of its bucket?"""
+        buffer = self.resolve(name)
+        return buffer.is_input and not buffer.is_mutated and not buffer.dtype.is_floating_point
+
+    def _check_reach(self, recorder: Recorder) -> None:
+        """A part of dynamic length of a tensor that has no room for the bucket."""
+        for value in recorder.loads():
+            if recorder.reader.last(value.position) >= max(self.resolve(value.name).numel, 1):
+                raise NeedsStaticSizesError(f"{value.name} is shorter than a bucket")
 
     def _target(
         self, operation: inductor_ir.ComputedBuffer, symbols: Sequence[Any], reader: IndexReader
@@ -454,50 +474,3 @@ def _unwrapped(value: Any) -> Value:
 
 # How many times larger than the loops (or the tensor) the copy of an uneven view may be.
 _MOST_REPEATED = 8
-
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-
-_FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)\n\s*(.*)')
-
-
-def _node_of(operation: Any) -> torch.fx.Node | None:
-    """The FX node that an operation was lowered for: the last one of those in its loop."""
-    node: torch.fx.Node | None = getattr(operation, "origin_node", None)
-    return node or max(getattr(operation, "origins", ()) or (), default=None)
-
-
-def origin_of(operation: Any) -> Origin:
-    """The model's line behind an operation, from the FX node it was lowered for."""
-    node = _node_of(operation)
-    if node is None:
-        return Origin(buffer=operation.get_name())
-    return origin_of_node(node, operation.get_name())
-
-
-def origin_of_node(node: torch.fx.Node, buffer: str = "") -> Origin:
-    """The model's line behind an FX node."""
-    aten = str(node.target) if node.op == "call_function" else ""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    if not frames:
-        return Origin(aten=aten, buffer=buffer)
-    # The model's own line rather than that of a function of PyTorch's which it calls.
-    outside = [frame for frame in frames if not frame[0].startswith(_TORCH)]
-    file, line, function, code = (outside or frames)[-1]
-    return Origin(_short(file), int(line), function, code.strip(), aten, buffer)
-
-
-def tensors_of(operation: Any) -> tuple[str, ...]:
-    """The tensors that an operation of the FX graph takes, for people."""
-    node = _node_of(operation)
-    found = []
-    for source in node.all_input_nodes if node is not None else ():
-        value = source.meta.get("val")
-        if isinstance(value, torch.Tensor):
-            dtype = str(value.dtype).removeprefix("torch.")
-            found.append(f"{source.name}  {dtype}{list(value.shape)} on {value.device}")
-    return tuple(found)
-
-
-def _short(path: str) -> str:
-    """The file without the directories of this machine."""
-    return os.sep.join(path.split(os.sep)[-2:])

@@ -80,14 +80,19 @@ class SpyrePythonWrapperCodegen(PythonWrapperCodegen):
         return f"{_name(planned)} = {self._empty(planned)}"
 
     def codegen_allocation(self, buffer: Any) -> None:
+        if self._is_in_bucket(buffer):
+            whole = buffer.get_output_spec().view.get_name()
+            self.codegen_allocation(V.graph.get_buffer(whole))
+        else:
+            super().codegen_allocation(buffer)
+
+    def _is_in_bucket(self, buffer: Any) -> bool:
         """Parts of a concatenation in a bucket are no tensors outside of its kernel."""
         layout = buffer.get_output_spec()
-        if isinstance(layout, ir.NonOwningLayout):
-            whole = self.kernels.tensors.get(layout.view.get_name())
-            if whole is not None and whole.is_dynamic:
-                self.codegen_allocation(V.graph.get_buffer(layout.view.get_name()))
-                return
-        super().codegen_allocation(buffer)
+        if not isinstance(layout, ir.NonOwningLayout):
+            return False
+        whole = self.kernels.tensors.get(layout.view.get_name())
+        return whole is not None and whole.is_dynamic
 
     def _empty(self, buffer: Buffer) -> str:
         assert buffer.storage is not None
@@ -106,7 +111,7 @@ class SpyrePythonWrapperCodegen(PythonWrapperCodegen):
         come may read it all the same, where the passes found a shorter way to a value."""
         if self._pending[buffer.get_name()] > 0:
             self._kept[buffer.get_name()] = buffer
-        else:
+        elif not self._is_in_bucket(buffer):
             super().codegen_free(buffer)
 
     def write_kernel(self, kernel: PlannedKernel) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch.utils import _pytree as pytree
 
+from ..dim_names import size_of
+from ..lengths import is_own_length
 from . import custom_ops  # noqa: F401  defines torch.ops.spyre
 
 aten = torch.ops.aten
@@ -60,4 +63,28 @@ def _is_only_multiplied(node: torch.fx.Node) -> bool:
     )
 
 
-PASSES = (drop_copies_of_expanded_operands,)
+def copy_flattened_outputs(gm: torch.fx.GraphModule) -> None:
+    """Give results buffers of their own size, where they are views of others with dynamic ones.
+
+    A linear layer flattens batch and length. Inside a kernel a bucket stands for that; outside it
+    can only stand for the length.
+    """
+    (output,) = gm.graph.find_nodes(op="output")
+    for node in dict.fromkeys(pytree.tree_leaves(output.args)):
+        if isinstance(node, torch.fx.Node) and node.target in _VIEWS and _is_flattened(node):
+            with gm.graph.inserting_after(node):
+                copy = gm.graph.call_function(aten.clone.default, (node,))
+            copy.meta = dict(node.meta)
+            output.replace_input_with(node, copy)
+
+
+def _is_flattened(view: torch.fx.Node) -> bool:
+    source = view
+    while source.target in _VIEWS:
+        source = source.args[0]  # type: ignore[assignment]
+    value = source.meta.get("val")
+    sizes = value.shape if isinstance(value, torch.Tensor) else ()
+    return not all(is_own_length(size_of(n)) for n in sizes)
+
+
+PASSES = (drop_copies_of_expanded_operands, copy_flattened_outputs)
