@@ -179,7 +179,7 @@ def test_a_compiled_product_reads_narrow_weights_as_they_are(
 ) -> None:
     """No copy in 16 bits: the matmul is the only step that touches the weight."""
     if wide is E4M3 and formula == "packed":
-        pytest.skip("bytes only")
+        pytest.skip("torch._weight_int8pack_mm takes no weights but int8")
     x, scale = torch.randn(4, 256).half(), torch.rand(384).half()
     weight = torch.randint(-100, 100, (256, 384)).to(wide).t()  # as a weight is laid out
     run = run_compiled(FORMULAS[formula], [x, weight, scale])
@@ -328,7 +328,10 @@ def test_a_buffer_that_is_more_than_a_weight_keeps_its_layout() -> None:
     def untransposed(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         return (x @ weight.to(x.dtype)) * scale
 
-    for call in also_read, untransposed:
+    def names_its_dtype(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return by_linear(x, weight, scale) + F.linear(x, x.to(weight).to(x.dtype)).sum()
+
+    for call in also_read, untransposed, names_its_dtype:
         model = Quantised(torch.randint(-9, 9, (256, 256)).to(torch.int8), call).to("spyre")
         torch.compile(model)(torch.randn(4, 256).half().to("spyre"))
         assert not is_turned(model.weight)

@@ -107,7 +107,7 @@ def uses_of(node: torch.fx.Node, is_turned: bool = False) -> Iterator[Use]:
             yield Use.TABLE
         elif _is_turn(user):
             yield from uses_of(user, not is_turned)
-        elif _is_same_matrix(user):
+        elif _is_same_matrix(user) and (user.op == "call_function" or places == [0]):
             yield from uses_of(user, is_turned)
         else:
             yield Use.OTHER
