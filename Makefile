@@ -19,7 +19,7 @@ FORMATTED := $(shell find $(CSRC) tests -name '*.cpp' -o -name '*.h' -o -name '*
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help setup demo test test-cpp test-fuzz test-python test-checked test-slow conformance fuzz bench lint \
+.PHONY: help setup demo browser test test-cpp test-fuzz test-python test-checked test-slow conformance fuzz bench lint \
         format docs wheel clean
 
 help:  ## this list
@@ -57,6 +57,14 @@ $(VENV)/.extra-%: pyproject.toml | $(VENV)/.package
 
 demo: setup  ## the device at work, in a minute
 	$(BIN)/python examples/demo.py
+
+# Tests of pages need one and are skipped without it. Elsewhere than on Debian: install chromium.
+browser:  ## a chromium, where there is none and this is root on Debian
+	@if command -v chromium >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq >/dev/null && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	        chromium fonts-liberation >/dev/null; then :; \
+	else echo "No chromium, and none could be installed: tests of pages will be skipped."; fi
 
 test: test-cpp test-fuzz test-python test-checked  ## everything but the slow tests
 

@@ -6,15 +6,18 @@ A Granite model that writes, sentence embeddings, a transformer block kernel by 
 from __future__ import annotations
 
 import importlib
+import tempfile
 import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+import torch_spyre
 from torch_spyre.tools.measure import (
     KernelCost,
     StepCost,
@@ -117,6 +120,9 @@ def show_block() -> None:
     print(f"LPDDR5                          {cost.bytes_read / 2**20:.1f} MiB read, ", end="")
     print(f"{cost.bytes_written / 2**20:.1f} MiB written; launches: {cost.launches}")
     print_kernels(compiled_kernels()[-1:])
+    page = Path(tempfile.gettempdir()) / "spyre-demo.html"
+    torch_spyre.explain(compiled, *on_card).save(page)
+    print(f"The same to look at, step by step, core by core: open {page} in a browser.")
 
 
 def _wall(work: Callable[[], object]) -> float:

@@ -6,9 +6,10 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+import torch
 
 
 @pytest.fixture(autouse=True)
@@ -36,3 +37,12 @@ def check_python() -> Callable[..., subprocess.CompletedProcess[str]]:
         return done
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def grad_mode_is_left_as_it_was() -> Iterator[None]:
+    """A test that turns gradients off for all that come after it fails itself, not them."""
+    yield
+    is_enabled = torch.is_grad_enabled()
+    torch.set_grad_enabled(True)
+    assert is_enabled, "gradients are off after this test"

@@ -45,3 +45,4 @@ def test_a_wheel_works_outside_the_source_tree(tmp_path):
     where, values = done.stdout.splitlines()
     assert Path(where).is_relative_to(site) and values == "[2.0, 2.0, 2.0]"
     assert not list(site.rglob("*.cpp")) and (site / "torch_spyre" / "py.typed").exists()
+    assert (site / "bin" / "spyre-smi").exists() and (site / "spyre_smi" / "py.typed").exists()

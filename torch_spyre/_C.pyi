@@ -1,5 +1,6 @@
 """The compiled part of torch_spyre: card, clock, layouts and runtime."""
 
+import datetime
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
@@ -115,6 +116,12 @@ def fallback_counts() -> dict[str, int]: ...
 def reset_fallback_counts() -> None: ...
 def start(operations: Mapping[str, Sequence[int]], traced: Sequence[str]) -> None: ...
 
+# ---- Records of launches and transfers -----------------------------------------------------------
+
+def start_recording() -> None: ...
+def stop_recording() -> list[dict[str, Any]]: ...
+def recorded() -> int: ...
+
 # ---- Compiled kernels ---------------------------------------------------------------------------
 
 class ArgView:
@@ -154,7 +161,8 @@ class Kernel:
         steps: Sequence[tuple[str, Sequence[str], str]] = (),
     ) -> None: ...
     def launch(self, tensors: Sequence[torch.Tensor], extents: Sequence[int] = ()) -> None: ...
-    def load(self, device: int) -> None: ...
+    def labelled(self, name: str, steps: Sequence[tuple[str, str]]) -> Kernel: ...
+    def load(self, device: int) -> int: ...
     @property
     def name(self) -> str: ...
     @property
@@ -270,6 +278,17 @@ class _CardModule:
 
 _card: _CardModule
 
+# ---- Process groups ----------------------------------------------------------------------------
+
+class _DistributedModule:
+    def set_make_gloo(self, make: Callable[[Any, int, int, datetime.timedelta], Any]) -> None: ...
+    def make_backend(
+        self, store: Any, rank: int, name: str, ranks: Sequence[int], timeout: datetime.timedelta
+    ) -> Any: ...
+    def close(self) -> None: ...
+
+_distributed: _DistributedModule
+
 # ---- The clock ---------------------------------------------------------------------------------
 
 class _Breakdown:
@@ -280,6 +299,8 @@ class _Breakdown:
     ring: float
 
 class _CostModule:
+    MACS_PER_NANOSECOND: float  # of a core, 16-bit
+    BYTES_PER_NANOSECOND: float  # of LPDDR5, one way
     Traffic: Any
     Step: Any
     Breakdown: type[_Breakdown]
@@ -287,6 +308,13 @@ class _CostModule:
     def nanoseconds(self, step: Any) -> int: ...
     def ring_bytes(self, step: Any) -> int: ...
     def relayed_bytes(self, bytes: int, takers: int) -> int: ...
+    Collective: Any
     def dma_nanoseconds(self, bytes: int) -> int: ...
+    def link_traffic(
+        self, what: Any, bytes: int, cards: int, is_root: bool = False
+    ) -> tuple[int, int]: ...
+    def collective_nanoseconds(
+        self, what: Any, bytes: int, cards: int, is_root: bool = False
+    ) -> int: ...
 
 _cost: _CostModule

@@ -6,7 +6,9 @@ and from then on has a device called ``spyre`` and a module ``torch.spyre``.
 
 from __future__ import annotations
 
+import sys
 import warnings
+from pathlib import PurePath
 
 __all__ = ["__version__"]
 __version__ = "0.1.0"
@@ -47,6 +49,10 @@ def __getattr__(name: str) -> object:
         from torch_spyre import hints
 
         return getattr(hints, name)
+    if name == "explain":
+        from torch_spyre.tools.explain.collect import explain
+
+        return explain
     if name in ("CheckpointError", "empty_weights", "load_model", "load_safetensors"):
         from torch_spyre import loading
 
@@ -54,6 +60,14 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module 'torch_spyre' has no attribute {name!r}")
 
 
+def _only_reads_files() -> bool:
+    """Is this process the command that analyses traces? It should not wait for PyTorch to load."""
+    program, argument = [*sys.orig_argv[1:], "", ""][:2]
+    is_module = (program, argument) == ("-m", "torch_spyre.tools.trace")
+    return is_module or (PurePath(program).name, argument) == ("spyre", "trace")
+
+
 # Last, because PyTorch calls `_autoload` while it is imported: `import torch_spyre` by itself gives
 # the device too, and the extension finds PyTorch's libraries loaded.
-import torch  # noqa: E402, F401
+if not _only_reads_files():
+    import torch  # noqa: F401

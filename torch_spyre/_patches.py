@@ -1,4 +1,4 @@
-"""Everything that `torch_spyre` changes in PyTorch, in one place.
+"""Everything that `torch_spyre` changes in PyTorch and other packages, in one place.
 
 Two functions learn a keyword that only means something for this device, tensors get a method, and
 printing reads them from the host. Calls on other devices take the same way as before. Where PyTorch
@@ -20,6 +20,11 @@ new ones are named as well; Dynamo doesn't trace the unbound spelling `torch.Ten
     knows device layouts and decompositions. Graphs without Spyre tensors go on as before.
     Unnecessary if a device could name its Dynamo backend.
 
+`transformers.distributed.utils.DISTRIBUTED_BACKEND_MAP`
+    `tp_plan="auto"` starts torch.distributed by this table. It gets an entry, if and when a program
+    imports transformers (`_transformers.py`). Unnecessary if transformers asked PyTorch, which
+    knows the backend: `torch.distributed.get_default_backend_for_device("spyre")`.
+
 `nn.Module.to` needs no patch: tied parameters stay tied because the runtime answers PyTorch's
 `_has_compatible_shallow_copy_type` for its tensors.
 """
@@ -37,7 +42,7 @@ from torch.jit._builtins import _register_builtin
 from torch.nn import parameter
 from torch.utils._device import _device_constructors
 
-from torch_spyre import _C
+from torch_spyre import _C, _transformers
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device._utils import device_index
 
@@ -168,3 +173,4 @@ def apply() -> None:
     _tensor_str._tensor_str = _printed_from_host(_tensor_str._tensor_str)
     inductor = torch._TorchCompileInductorWrapper
     inductor.__call__ = _compiled_for_spyre(inductor.__call__)  # type: ignore[method-assign]
+    _transformers.complete_when_imported()

@@ -11,7 +11,7 @@ from torch.utils.backend_registration import (
     rename_privateuse1_backend,
 )
 
-from torch_spyre import _C, _patches
+from torch_spyre import _C, _patches, distributed, logging_config
 from torch_spyre import device as device_module
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.ops import data_sized, registry, traced
@@ -31,6 +31,8 @@ def register() -> None:
     global _library
     _library = data_sized.register()
     _patches.apply()
+    logging_config.register()
+    distributed.register()
     atexit.register(_finish)
 
 
@@ -42,5 +44,6 @@ def _finish() -> None:
     shortly after `backward()` returned, and offers nothing to wait for.
     """
     if _C.is_initialized():
+        _C._distributed.close()
         _C.drain()
         time.sleep(0.02)

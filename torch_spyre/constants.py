@@ -1,3 +1,4 @@
 """Names that the whole package shares."""
 
 DEVICE_NAME = "spyre"
+DISTRIBUTED_BACKEND_NAME = "spyreccl"

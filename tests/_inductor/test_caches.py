@@ -126,6 +126,15 @@ registration.source_hash = lambda: b"another compiler"
 """
 
 
+REBUILT_EXTENSION = """
+import os, shutil
+from torch_spyre import _C
+_C.__file__ = shutil.copy(_C.__file__, os.environ["TORCHINDUCTOR_CACHE_DIR"])
+with open(_C.__file__, "ab") as file:
+    file.write(b"another build")
+"""
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -139,6 +148,12 @@ def test_what_was_compiled_otherwise_is_not_found(caches, change):
     process = run(caches, **change)
     assert process.has_compiled() and process.found["FX graph missed"] == 1
     assert process.error < 1e-2
+
+
+def test_another_build_of_the_extension_finds_neither_graph_nor_kernels(caches):
+    process = run(caches, before=REBUILT_EXTENSION)
+    assert process.has_compiled() and process.found["FX graph missed"] == 1
+    assert process.found["SpyreCode"] == 0 and process.found["SpyreCode missed"] == 1
 
 
 def test_a_setting_that_changes_no_program_finds_the_spyrecode_of_the_others(caches):

@@ -30,6 +30,11 @@ def test_random_graphs_compile_to_what_they_mean(first: int) -> None:
     check_batch(first, BATCH)
 
 
+@pytest.mark.parametrize("seed", [199])
+def test_random_graphs_that_were_wrong_once(seed: int) -> None:
+    check_batch(seed, 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(50, 1050, BATCH))
 def test_a_thousand_random_graphs_compile_to_what_they_mean(first: int) -> None:

@@ -455,3 +455,31 @@ def test_a_factor_of_a_matmul_may_be_a_constant() -> None:
         return x @ ones, ones.t() @ x.t(), torch.ones_like(x) @ ones
 
     assert_as_on_cpu(model, torch.randn(5, 70))
+
+
+def test_a_number_in_a_tensor_of_the_host_is_an_operand() -> None:
+    """PyTorch lets operations of a device take CPU tensors without dimensions."""
+
+    def model(x: torch.Tensor, number: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x * number + 1, torch.where(x > 0, x, number)
+
+    x = torch.arange(-8, 8).half()
+    for number in (torch.tensor(2.5), torch.tensor(0.5, dtype=torch.float64), torch.tensor(3)):
+        torch._dynamo.reset()
+        got = torch.compile(model, fullgraph=True)(x.to("spyre"), number)
+        for result, expected in zip(got, model(x, number), strict=True):
+            assert torch.equal(result.cpu(), expected)
+
+
+def test_a_float_may_change_from_call_to_call() -> None:
+    """From the second value on it is an input of the graph; `dynamic=True` makes it one at once."""
+
+    def model(x: torch.Tensor, number: float) -> torch.Tensor:
+        return (x * number + 1) / (number + 1.5)
+
+    x = torch.arange(-8, 8).half()
+    for is_dynamic in (None, True):
+        torch._dynamo.reset()
+        compiled = torch.compile(model, fullgraph=True, dynamic=is_dynamic)
+        for number in (2.5, 0.5, 6.5):
+            assert torch.equal(compiled(x.to("spyre"), number).cpu(), model(x, number))

@@ -121,6 +121,19 @@ def test_a_serialized_kernel_runs():
     run(runtime.spyre_kernel(text.encode(), "fused_add"))
 
 
+def test_caches_that_are_off_are_off_in_the_threads_that_compile(lowered):
+    text = runtime.serialize_kernel(bundle_of(add_kernel()), add_views())
+    with torch.compiler.config.patch(force_disable_caches=True):
+        runtime.spyre_kernel(text, "add").wait()
+    runtime.reset()
+    runtime.spyre_kernel(text, "add").wait()
+    assert len(lowered) == 2  # nothing was kept
+    runtime.reset()
+    with torch.compiler.config.patch(force_disable_caches=True):
+        runtime.spyre_kernel(text, "add").wait()
+    assert len(lowered) == 3  # what was kept is not used
+
+
 def test_a_serialized_kernel_runs_with_the_cache_deleted(lowered):
     text = runtime.serialize_kernel(bundle_of(add_kernel()), add_views())
     runtime.spyre_kernel(text, "add").wait()
@@ -136,10 +149,14 @@ def test_a_serialized_kernel_runs_with_the_cache_deleted(lowered):
     assert len(lowered) == 2
 
 
-def test_equal_kernels_are_one_kernel():
+def test_equal_kernels_are_one_kernel_under_two_names():
+    runtime.reset()
     text = runtime.serialize_kernel(bundle_of(add_kernel(line=41)), add_views())
     other = runtime.serialize_kernel(bundle_of(add_kernel(line=77)), add_views())
-    assert runtime.spyre_kernel(text, "a").wait() is runtime.spyre_kernel(other, "b").wait()
+    a, b = runtime.spyre_kernel(text, "a").wait(), runtime.spyre_kernel(other, "b").wait()
+    assert (a.name, b.name) == ("a", "b")
+    assert len(runtime.kernels()) == 1
+    run(runtime.spyre_kernel(other, "b"))
 
 
 def test_kernels_compile_in_the_background_and_can_be_waited_for(lowered):

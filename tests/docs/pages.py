@@ -8,6 +8,7 @@ Blocks that count, by the language after the fence:
 | `python` with `>>>` | the same, compared line by line in the manner of doctest |
 | `output` | what the Python block before it prints; `...` stands for anything |
 | `output examples/x.py` | what that example prints |
+| `console` | lines that start with `$ ` run in a shell, in order; the others are what they print |
 | `shell` | is not run; see `test_examples.py` |
 
 Run as a script it executes one page, in a fresh process: `python pages.py page.md`.
@@ -18,7 +19,9 @@ from __future__ import annotations
 import contextlib
 import doctest
 import io
+import os
 import re
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +29,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md")))
+
+RUN = ("python", "console")  # languages that are executed
 
 _FENCE = re.compile(r"(`{3,})(.*)")
 _OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -106,16 +111,39 @@ def _run_script(
         )
 
 
+def _run_console(page: Path, block: Block) -> None:
+    """Commands and what they print, in a directory that has the examples."""
+    if not Path("examples").exists():
+        Path("examples").symlink_to(ROOT / "examples")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    for entry in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        command, _, wanted = entry.partition("\n")
+        done = subprocess.run(
+            ["bash", "-c", command],
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode or not same_output(wanted, done.stdout):
+            raise MismatchError(
+                f"{page}, line {block.line}: the command {command} ends with {done.returncode}, "
+                f"prints\n{done.stdout}\nand the page shows\n{wanted}\n{done.stderr}"
+            )
+
+
 def run_page(page: Path) -> int:
-    """Run the Python blocks of a page in order, in one namespace; returns how many there were."""
+    """Run the Python blocks of a page in order, in one namespace, and its commands; returns how
+    many blocks there were."""
     namespace: dict[str, Any] = {"__name__": "page"}
     code = blocks(page)
     count = 0
     for block, after in zip(code, [*code[1:], None], strict=True):
-        if block.language != "python":
+        if block.language not in RUN:
             continue
         count += 1
-        if block.text.lstrip().startswith(">>>"):
+        if block.language == "console":
+            _run_console(page, block)
+        elif block.text.lstrip().startswith(">>>"):
             _run_session(page, block, namespace)
         else:
             expected = after if after and after.language == "output" else None

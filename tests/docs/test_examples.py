@@ -6,6 +6,7 @@ import importlib
 import re
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.docs.fresh import Server
 from tests.docs.pages import (
     PAGES,
     ROOT,
+    RUN,
     Block,
     MismatchError,
     blocks,
@@ -23,8 +25,9 @@ from tests.docs.pages import (
 )
 from tests.docs.refresh import refresh
 
-LANGUAGES = {"python", "output", "shell", "text", "cpp"}
+LANGUAGES = {"python", "output", "console", "shell", "text", "cpp"}
 PROGRAMS = {"cd", "git", "make", "pip", "python", ".venv/bin/python"}
+PROGRAMS |= set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"])
 
 
 def relative(path: Path) -> str:
@@ -38,12 +41,12 @@ def server():
     server.close()
 
 
-def python_pages() -> list[Path]:
-    return [page for page in PAGES if any(block.language == "python" for block in blocks(page))]
+def pages_to_run() -> list[Path]:
+    return [page for page in PAGES if any(block.language in RUN for block in blocks(page))]
 
 
-@pytest.mark.parametrize("page", python_pages(), ids=relative)
-def test_the_python_of_a_page_does_what_the_page_shows(page, server, tmp_path):
+@pytest.mark.parametrize("page", pages_to_run(), ids=relative)
+def test_the_python_and_the_commands_of_a_page_do_what_it_shows(page, server, tmp_path):
     skip_without_models(page.read_text())
     done = server.run(ROOT / "tests/docs/pages.py", str(page), cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -109,7 +112,8 @@ def make_targets() -> set[str]:
 
 
 def variables() -> set[str]:
-    return set(re.findall(r"^\| `([A-Z_]+)", (ROOT / "docs/runtime.md").read_text(), re.MULTILINE))
+    page = (ROOT / "docs/environment.md").read_text()
+    return set(re.findall(r"^\| `([A-Z_]+)", page, re.MULTILINE))
 
 
 def why_unknown(command: str) -> str | None:
@@ -136,7 +140,8 @@ def why_unknown(command: str) -> str | None:
 def test_shell_blocks_hold_commands_that_exist(page):
     for block in blocks(page):
         if block.language == "shell":
-            wrong = {line: why_unknown(line) for line in block.text.splitlines()}
+            lines = block.text.replace("\\\n", " ").splitlines()
+            wrong = {line: why_unknown(line) for line in lines}
             assert not any(wrong.values()), wrong
 
 
@@ -187,6 +192,14 @@ def test_a_block_that_starts_with_a_headline_is_compared_with_that_part():
 def test_a_page_that_hides_its_output_is_found(tmp_path):
     with pytest.raises(MismatchError):
         run_page(write_page(tmp_path, "```python\nprint(1)\n```\n"))
+
+
+def test_a_command_that_prints_something_else_or_fails_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_page(write_page(tmp_path, "```console\n$ echo a b\na ...\n$ true\n```\n"))
+    for commands in ("$ echo a\nb\n", "$ echo a; false\na\n"):
+        with pytest.raises(MismatchError, match="the command echo a"):
+            run_page(write_page(tmp_path, f"```console\n{commands}```\n"))
 
 
 def test_a_wrong_session_is_found(tmp_path):

@@ -57,33 +57,54 @@ def test_all_members_of_the_layout_are_in_the_reference():
     assert {f"SpyreTensorLayout.{name}" for name in members} <= first_names(page("api.md"))
 
 
-def variables_read() -> set[str]:
-    """The environment variables that the C++ code looks at, from its sources."""
-    calls = r'(?:read|integer_between|flag|memory_size)\("([A-Z_]+)"'
-    found = set(re.findall(calls, (CSRC / "runtime/env.cpp").read_text()))
-    kernels = (CSRC / "card/kernels.cpp").read_text()
-    return found | set(re.findall(r'kVariable = "([A-Z_]+)"', kernels))
+PACKAGE = ROOT / "torch_spyre"
+# Readers of variables whose values the runtime checks, and the plain ones.
+CHECKED = r'(?:read|integer_between|memory_size|one_of|place_for|flag|text|choice)\("([A-Z_]{3,})"'
+PLAIN = (
+    r'(?:kVariable = |environ\.get\(|environ\[|getenv\()"([A-Z_]{3,})"|"([A-Z_]{3,})" in os.environ'
+)
 
 
-def test_the_table_of_variables_says_which_ones_work():
-    table = {row[0].split("=")[0].strip("`"): row[-1] for row in rows(page("runtime.md"))}
-    states = {name: state for name, state in table.items() if state in ("works", "checked")}
-    compiler = {s.variable for s in settings() if s.is_used and s.variable} | logging_variables()
-    assert set(states) == variables_read() | compiler
-    for name in variables_in("check_compiler_variables"):
-        assert states[name] == ("works" if name in compiler else "checked"), name
+def variables_read(pattern: str) -> set[str]:
+    """The environment variables that the package looks at, from its sources."""
+    sources = [p for suffix in ("py", "cpp", "h") for p in PACKAGE.rglob(f"*.{suffix}")]
+    found = [re.findall(pattern, path.read_text()) for path in sources]
+    return {name for names in found for match in names for name in _names(match) if name}
 
 
-def variables_in(function: str) -> set[str]:
-    """The variables that a function of the runtime looks at."""
-    source = (CSRC / "runtime/env.cpp").read_text()
-    _, body = source.split(f"{function}() {{", 1)
-    return set(re.findall(r'(?:read|integer_between|flag)\("([A-Z_]+)"', body.split("\n}\n", 1)[0]))
+def _names(match: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (match,) if isinstance(match, str) else match
 
 
-def logging_variables() -> set[str]:
-    source = (ROOT / "torch_spyre/_inductor/debug.py").read_text()
-    return set(re.findall(r'environ\.get\("([A-Z_]+)"', source))
+def variables_of(heading: str) -> dict[str, list[str]]:
+    """The rows of a section of the page of variables, by name."""
+    _, section = page("environment.md").split(f"\n## {heading}\n", 1)
+    table = rows(section.split("\n## ", 1)[0])
+    return {row[0].strip("`"): row[1:] for row in table if row[0].startswith("`")}
+
+
+OURS = ("Cards and runtime", "Compiler", "Looking inside")
+
+
+def test_the_table_of_variables_has_all_of_ours_and_nothing_else():
+    listed = {name for heading in OURS for name in variables_of(heading)}
+    others = set(variables_of("PyTorch's own"))
+    assert listed == variables_read(CHECKED) | {"SPYRE_CARD_ISA"}
+    assert variables_read(PLAIN) - listed <= others
+
+
+def test_every_variable_has_a_default_and_legal_values():
+    for heading in OURS:
+        for name, (effect, default, legal) in variables_of(heading).items():
+            assert effect and default and legal, name
+
+
+def test_a_wrong_value_of_every_variable_is_tested():
+    from tests.runtime.test_device import WRONG_VALUES
+
+    free = {"LOCAL_WORLD_SIZE", "LOCAL_RANK"}  # torchrun's
+    listed = {name for heading in OURS for name in variables_of(heading)}
+    assert listed - free == {name for name, *_ in WRONG_VALUES}
 
 
 class Setting(NamedTuple):
@@ -124,8 +145,9 @@ def test_the_passes_are_listed_in_their_order():
 
 
 def test_every_patch_is_on_the_page_of_patches():
-    promised = set(re.findall(r"^(`torch\..*`)$", inspect.getdoc(_patches) or "", re.MULTILINE))
+    promised = set(re.findall(r"^(`\w+\..*`)$", inspect.getdoc(_patches) or "", re.MULTILINE))
     assert promised and promised <= {row[0] for row in rows(page("patches.md"))}
+    promised = {name for name in promised if name.startswith("`torch.")}
     assigned = set(re.findall(r"^    [\w.]*?(\w+) = _", inspect.getsource(_patches.apply), re.M))
     assert assigned == {re.search(r"(\w+)[`(]", name)[1] for name in promised}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +10,9 @@ import torch
 pytest.importorskip("transformers", reason="an extra: pip install torch-spyre[models]")
 
 from torch._dynamo.utils import counters
+from transformers import T5ForConditionalGeneration
 
-from tests.models.zoo import CAUSAL, VOCABULARY
+from tests.models.zoo import CAUSAL, VOCABULARY, ZOO
 
 PROMPT = 12
 PADDING = (0, 3, 5, 7)  # of the texts in a batch, on their left
@@ -19,17 +20,29 @@ CACHES = ("dynamic", "static")
 NAMED = ("granite", "llama", "qwen3")
 
 
-class Answers(NamedTuple):
-    """What the device said, what the CPU says in float32, and what the device would say after each
-    prefix of that: the share of it that is the same."""
+class Forced:
+    """Writes down which words a model would say, and has it say the given ones.
 
-    said: torch.Tensor
-    wanted: torch.Tensor
-    share: float
+    So the model sees the same prefix as the one that the words are from, in its cache too.
+    """
+
+    def __init__(self, words: torch.Tensor) -> None:
+        self.words = words
+        self.said: list[torch.Tensor] = []
+
+    def __call__(self, _: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        word = self.words[:, len(self.said), None].to(scores.device)
+        self.said.append(scores.argmax(-1).cpu())
+        return torch.full_like(scores, -1e9).scatter(1, word, 0)
 
 
-def generate(name: str, cache: str, batch: int, count: int, is_compiled: bool = False) -> Answers:
-    """Greedy answers of a length; counts graphs and fallbacks from zero."""
+def share_of_same_words(
+    name: str, cache: str, batch: int, count: int, is_compiled: bool = False
+) -> float:
+    """How many of the CPU's greedy words in float32 the device says, each after the CPU's prefix.
+
+    Counts graphs and fallbacks from zero.
+    """
     torch.manual_seed(0)
     model: Any = CAUSAL[name].build().eval()
     tokens = torch.randint(3, VOCABULARY, (batch, PROMPT))
@@ -42,36 +55,26 @@ def generate(name: str, cache: str, batch: int, count: int, is_compiled: bool = 
         "cache_implementation": cache,
         "eos_token_id": None,
     }
-    wanted = model.generate(tokens, attention_mask=mask, **settings)
+    words = model.generate(tokens, attention_mask=mask, **settings)[:, PROMPT:]
     model = model.half().to("spyre")
     torch.compiler.reset()
     counters.clear()
     torch.spyre.reset_fallback_stats()
-    forward = model.forward
     if is_compiled:
-        model.forward = torch.compile(forward)
-    said = model.generate(tokens.to("spyre"), attention_mask=mask.to("spyre"), **settings).cpu()
-    seen = torch.cat([mask, torch.ones(batch, count, dtype=mask.dtype)], 1)
-    with torch.no_grad():
-        logits = forward(wanted.to("spyre"), attention_mask=seen.to("spyre")).logits
-    next_words = logits.argmax(-1).cpu()[:, PROMPT - 1 : -1]
-    return Answers(said, wanted, float((next_words == wanted[:, PROMPT:]).float().mean()))
-
-
-def check(answers: Answers) -> None:
-    """Close calls of random weights may go either way, and a text goes on as it went."""
+        model.forward = torch.compile(model.forward)
+    forced = Forced(words)
+    model.generate(
+        tokens.to("spyre"), attention_mask=mask.to("spyre"), logits_processor=[forced], **settings
+    )
     assert not torch.spyre.fallback_stats()
-    assert answers.said.shape == answers.wanted.shape
-    assert answers.share >= 0.95
-    first = answers.said[:, PROMPT] == answers.wanted[:, PROMPT]
-    assert first.float().mean() >= 0.75
+    return float((torch.stack(forced.said, 1) == words).float().mean())
 
 
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("name", CAUSAL)
 def test_eager_tokens_are_those_of_the_cpu(name: str, cache: str, batch: int) -> None:
-    check(generate(name, cache, batch, 6))
+    assert share_of_same_words(name, cache, batch, 6) >= 0.95
 
 
 @pytest.mark.parametrize(
@@ -80,22 +83,48 @@ def test_eager_tokens_are_those_of_the_cpu(name: str, cache: str, batch: int) ->
 )
 @pytest.mark.parametrize(("cache", "batch"), [("dynamic", 4), ("static", 1)])
 def test_compiled_tokens_are_those_of_the_cpu(name: str, cache: str, batch: int) -> None:
-    check(generate(name, cache, batch, 6, is_compiled=True))
+    assert share_of_same_words(name, cache, batch, 6, is_compiled=True) >= 0.95
     assert counters["stats"]["unique_graphs"] == 2  # of the prompt, and of all steps
     assert not counters["graph_break"]
 
 
+@pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("name", NAMED)
-def test_of_32_tokens_95_percent_are_those_of_the_cpu(name: str) -> None:
-    check(generate(name, "static", 1, 32))
+def test_of_32_tokens_95_percent_are_those_of_the_cpu(name: str, cache: str) -> None:
+    assert share_of_same_words(name, cache, 1, 32, is_compiled=True) >= 0.95
 
 
-@pytest.mark.parametrize(("cache", "graphs"), [("dynamic", 3), ("static", 2)])
+FEW_GRAPHS = [("granite", "dynamic", 3), ("granite", "static", 2), ("gpt-oss", "dynamic", 4)]
+FEW_GRAPHS_SLOW = [
+    (name, cache, n) for name in NAMED[1:] for cache, n in zip(CACHES, (3, 2), strict=True)
+]
+
+
 @pytest.mark.parametrize(
-    "name", ["granite", *(pytest.param(n, marks=pytest.mark.slow) for n in NAMED[1:])]
+    ("name", "cache", "graphs"),
+    [*FEW_GRAPHS, *(pytest.param(*case, marks=pytest.mark.slow) for case in FEW_GRAPHS_SLOW)],
 )
 def test_200_tokens_are_few_graphs(name: str, cache: str, graphs: int) -> None:
-    """A prompt's, and one for each bucket of the cache's lengths: 128 and 256, or its one size."""
-    check(generate(name, cache, 1, 200, is_compiled=True))
+    """A prompt's, and one for each bucket of the cache's lengths: 128 and 256, or its one size.
+
+    The window of gpt-oss, 128, is full on the way: one more for the two steps around that.
+    """
+    assert share_of_same_words(name, cache, 1, 200, is_compiled=True) >= 0.95
     assert counters["stats"]["unique_graphs"] == graphs
     assert not counters["graph_break"]
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_an_encoder_and_decoder_say_what_they_say_on_the_cpu(is_compiled: bool) -> None:
+    torch.manual_seed(0)
+    model: Any = T5ForConditionalGeneration(ZOO["t5"].build().config).eval()
+    tokens = torch.randint(3, VOCABULARY, (2, PROMPT))
+    settings = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
+    settings["decoder_start_token_id"] = 0
+    wanted = model.generate(tokens, **settings)
+    model = model.half().to("spyre")
+    if is_compiled:
+        model.forward = torch.compile(model.forward)
+    torch.spyre.reset_fallback_stats()
+    assert model.generate(tokens.to("spyre"), **settings).tolist() == wanted.tolist()
+    assert not torch.spyre.fallback_stats()

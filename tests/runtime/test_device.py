@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import textwrap
 import threading
 
 import pytest
@@ -89,37 +93,69 @@ def test_local_rank_is_the_default_device(check_python):
     assert done.stdout.strip() == "spyre:1"
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "expected"),
-    [
-        ("AIU_WORLD_SIZE", "9", "from 1 to 8"),
-        ("AIU_WORLD_SIZE", "two", "from 1 to 8"),
-        ("SPYRE_DEVICES", "0,x", "separated by commas"),
-        ("FLEX_DEVICE", "PF", "no such driver in this build"),
-        ("FLEX_DEVICE", "CUDA", "SIM"),
-        ("SPYRE_CARD_MEMORY", "lots", "number of bytes"),
-        ("SPYRE_CARD_MEMORY", "-1", "number of bytes"),
-        ("SPYRE_CARD_MEMORY", "1", "number of bytes"),
-        ("SPYRE_CARD_THREADS", "0", "from 1 to"),
-        ("SPYRE_CARD_ISA", "v9", "baseline"),
-        ("TORCH_SPYRE_DOWNCAST_WARN", "maybe", "true/false"),
-        ("TORCH_SPYRE_DEBUG", "2", "true/false"),
-    ],
-)
-def test_a_wrong_environment_value_is_named_and_never_ignored(
-    check_python, variable, value, expected
-):
-    done = check_python(
-        """
-        import torch
-        try:
-            torch.empty(1, device="spyre")
-        except ValueError as error:
-            print(error)
-        """,
-        **{variable: value},
+WRONG_VALUES = [
+    ("AIU_WORLD_SIZE", "9", "from 1 to 8"),
+    ("AIU_WORLD_SIZE", "two", "from 1 to 8"),
+    ("SPYRE_DEVICES", "0,x", "separated by commas"),
+    ("FLEX_DEVICE", "PF", "no such driver in this build"),
+    ("FLEX_DEVICE", "CUDA", "SIM"),
+    ("SPYRE_CARD_MEMORY", "lots", "number of bytes"),
+    ("SPYRE_CARD_MEMORY", "-1", "number of bytes"),
+    ("SPYRE_CARD_MEMORY", "1", "number of bytes"),
+    ("SPYRE_CARD_THREADS", "0", "from 1 to"),
+    ("SPYRE_CARD_ISA", "v9", "baseline"),
+    ("SPYRE_MONITOR", "maybe", "true/false"),
+    ("TORCH_SPYRE_DOWNCAST_WARN", "maybe", "true/false"),
+    ("TORCH_SPYRE_DEBUG", "2", "true/false"),
+    ("SENCORES", "33", "from 1 to 32"),
+    ("LX_PLANNING", "2", "true/false"),
+    ("DXP_LX_FRAC_AVAIL", "1.5", "below 1"),
+    ("LAYOUT_SOLVER", "luck", "greedy, firstfit, bestfit or exact"),
+    ("SPYRE_PLAN", "best", "full or basic"),
+    ("SPYRE_DUMP_COST", "all", "true/false"),
+    ("SPYRE_INDUCTOR_LOG", "yes", "true/false"),
+    ("SPYRE_INDUCTOR_LOG_LEVEL", "LOUD", "debug, info, warning or error"),
+    ("SPYRE_LOG_FILE", "/no/such/folder/log", "a file, or a name for one in a directory"),
+    ("SPYRE_CARD_CHECK", "2", "0 (off), 1"),
+    ("TORCH_SPYRE_FALLBACK", "maybe", "warn"),
+    ("TORCH_SPYRE_FFDC", "2", "true/false"),
+    ("TORCH_SPYRE_FFDC_DIR", "/dev/null", "a directory"),
+    ("TORCH_SPYRE_PROGRESS", "2", "true/false"),
+    ("TORCH_SPYRE_TIMING", "2", "true/false"),
+]
+
+
+@pytest.fixture(scope="module")
+def complaints():
+    """What is said about each wrong value; variables are read anew until all of them are right."""
+    script = f"""
+        import json, os, torch
+        found = []
+        for variable, value, _ in {WRONG_VALUES!r}:
+            os.environ[variable] = value
+            try:
+                torch.empty(1, device="spyre")
+            except ValueError as error:
+                found.append(str(error))
+            else:
+                found.append("")
+            del os.environ[variable]
+        print(json.dumps(found))
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert variable in done.stdout and value in done.stdout and expected in done.stdout
+    return dict(zip(WRONG_VALUES, json.loads(done.stdout), strict=True))
+
+
+@pytest.mark.parametrize("case", WRONG_VALUES, ids=lambda case: f"{case[0]}={case[1]}")
+def test_a_wrong_environment_value_is_named_and_never_ignored(complaints, case):
+    variable, value, expected = case
+    said = complaints[case]
+    assert variable in said and value in said and expected in said
 
 
 def test_an_unknown_device_index_says_how_many_there_are():

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
 from torch._guards import Guard, TracingContext
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
+
+from .weights import is_of_module, lay_out_weights, local
 
 # What Inductor must not do for this device. The first entries keep loops as the model wrote them;
 # the others turn off what our passes do better or what does not know device layouts.
@@ -69,43 +73,79 @@ def compile_graph(
     `mode` and `options` arrive here from `torch.compile(backend="spyre")` only; in the other
     spelling PyTorch has made patches of Inductor's configuration of them already.
     """
+    from torch_spyre.device import ffdc
+
+    from . import observe
+
+    number = next(observe.numbers)
+    with observe.compiling(number, gm), ffdc.reporting("compile", graph=gm):
+        chosen = torch._TorchCompileInductorWrapper(mode, options, None).config
+        patches = {**chosen, **(config_patches or {}), **INDUCTOR_CONFIG}
+        return _compile(gm, inputs, number, patches, kwargs)
+
+
+def _compile(
+    gm: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    number: int,
+    patches: dict[str, Any],
+    kwargs: dict[str, Any],
+) -> Callable[..., Any]:
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     from . import config
     from .externs import calling_what_has_no_loop
     from .fx.functions import use_own_functions
-    from .growth import expect_growth
+    from .growth import expect_growth, keep_windows
     from .heads import separate_heads
     from .hints import digest, following_names
     from .registration import register
-    from .weights import lay_out_weights
 
     register()
     expect_growth(gm)
+    keep_windows(gm)
     lay_out_weights(gm, inputs)
     heads = separate_heads(gm, inputs)
     gm, examples = heads.graph, heads.examples(inputs)
     inputs = [*inputs, *heads.copies(inputs)]
     use_own_functions(gm)
-    layouts = tuple(
+    keys = [
         None if is_dynamic else _layout_key(value)
         for value, is_dynamic in zip(inputs, _dynamic_inputs(gm), strict=True)
-    )
-    _guard_layouts(gm, inputs, layouts)
-    chosen = torch._TorchCompileInductorWrapper(mode, options, None).config
-    patches = {**chosen, **(config_patches or {}), **INDUCTOR_CONFIG, **_cacheable_functions()}
+    ]
+    _guard_layouts(gm, inputs, keys)
+    layouts = tuple(chain.from_iterable(map(_keys_of_parts, inputs, keys)))
     with config.patch(input_layouts=layouts, hints=digest(gm)):
         compiled = compile_fx(
             gm,
             examples,
-            inner_compile=following_names(
-                calling_what_has_no_loop(_plain_errors(compile_fx_inner))
+            inner_compile=_observed(
+                following_names(calling_what_has_no_loop(_plain_errors(compile_fx_inner))), number
             ),
-            config_patches=patches,
+            config_patches={**patches, **_cacheable_functions()},
             **kwargs,
         )
     assert callable(compiled)
     return heads.supplied(compiled)
+
+
+def _observed(compile_inner: Callable[..., Any], number: int) -> Callable[..., Any]:
+    """A backward graph may be compiled by itself, when it is first needed."""
+    from torch_spyre.device import ffdc
+
+    from . import observe
+
+    @functools.wraps(compile_inner)
+    def compile_observed(gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        with observe.compiling(number), ffdc.reporting("compile", graph=gm):
+            for observer in observe.current():
+                observer.begin_graph(number, bool(kwargs.get("is_backward")))
+            code = compile_inner(gm, *args, **kwargs)
+            for observer in observe.current():
+                observer.end_graph(code)
+            return code
+
+    return compile_observed
 
 
 def _plain_errors(compile_inner: Callable[..., Any]) -> Callable[..., Any]:
@@ -160,10 +200,21 @@ def _layout_key(value: Any) -> LayoutKey | None:
     """Device size and stride map of a tensor's storage; None for what is not on a card."""
     if not isinstance(value, torch.Tensor) or value.device.type != DEVICE_NAME:
         return None
-    if isinstance(value, torch._subclasses.FakeTensor):
+    value = local(value)
+    if isinstance(value, torch._subclasses.FakeTensor) or is_traceable_wrapper_subclass(value):
         return None
     layout = _C.get_spyre_tensor_layout(value)
     return tuple(layout.device_size), tuple(layout.stride_map)
+
+
+def _keys_of_parts(value: Any, key: LayoutKey | None) -> Iterator[LayoutKey | None]:
+    """A key for each input that AOTAutograd makes of one: a distributed tensor comes in parts."""
+    if not is_traceable_wrapper_subclass(value):
+        yield key
+        return
+    for name in value.__tensor_flatten__()[0]:
+        part = getattr(value, name)
+        yield from _keys_of_parts(part, _layout_key(part))
 
 
 def _guard_layouts(gm: torch.fx.GraphModule, inputs: Sequence[Any], keys: Sequence[Any]) -> None:
@@ -172,8 +223,6 @@ def _guard_layouts(gm: torch.fx.GraphModule, inputs: Sequence[Any], keys: Sequen
     Inputs are guarded one by one; the parameters and buffers of a module, of which there are
     hundreds, by one check of all of them.
     """
-    from .weights import is_of_module
-
     if TracingContext.try_get() is None:
         return
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
@@ -184,7 +233,7 @@ def _guard_layouts(gm: torch.fx.GraphModule, inputs: Sequence[Any], keys: Sequen
         if key is None or argument is None:
             continue
         if is_of_module(node, value):
-            weights.append((weakref.ref(value), key))
+            weights.append((weakref.ref(local(value)), key))
             last_source = argument.source
         else:
             _guard(argument.source, functools.partial(_has_layout, key), "device layout")

@@ -2,31 +2,27 @@
 `with torch_spyre._inductor.config.patch(sencores=4): ...`. All of them are part of the cache keys.
 """
 
-import os
 import sys
 
 from torch.utils._config_module import install_config_module
 
-
-def _flag(name: str, default: bool) -> bool:
-    return os.environ.get(name, str(int(default))).strip().lower() in ("1", "true", "on")
-
+from torch_spyre._environment import choice, flag, text
 
 # Cores the compiler divides work among, 1 to 32.
-sencores: int = int(os.environ.get("SENCORES") or 32)
+sencores: int = int(text("SENCORES", "32"))
 
 # Keep intermediates in the scratchpads.
-lx_planning: bool = _flag("LX_PLANNING", True)
+lx_planning: bool = flag("LX_PLANNING", True)
 
 # The fraction of each scratchpad that the back end keeps for itself.
-dxp_lx_frac_avail: float = float(os.environ.get("DXP_LX_FRAC_AVAIL") or 0.2)
+dxp_lx_frac_avail: float = float(text("DXP_LX_FRAC_AVAIL", "0.2"))
 
 # Which solver gives scratchpad addresses: greedy, firstfit, bestfit or exact.
-layout_solver: str = os.environ.get("LAYOUT_SOLVER") or "bestfit"
+layout_solver: str = choice("LAYOUT_SOLVER", "bestfit")
 
 # "full": work division, scratchpads and coarse tiles are chosen together. "basic": one after the
 # other, and no tiles.
-plan: str = os.environ.get("SPYRE_PLAN") or "full"
+plan: str = choice("SPYRE_PLAN", "full")
 
 # Clone graph inputs that are read more than once into the scratchpads, and produce outputs that
 # are read again there.
@@ -39,7 +35,7 @@ repeat_threshold: int = 8
 check_guarantees: bool = False
 
 # Print the cost report after each compile.
-dump_cost: bool = _flag("SPYRE_DUMP_COST", False)
+dump_cost: bool = flag("SPYRE_DUMP_COST", False)
 
 # Set by the compiler: device layouts of the graph's inputs, so that cache keys hold them.
 input_layouts: tuple[object, ...] = ()

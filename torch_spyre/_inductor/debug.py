@@ -1,66 +1,58 @@
 """What people see of a compile: logs, the plan as text, and files beside Inductor's own.
 
 `TORCH_COMPILE_DEBUG=1` writes a folder `spyre` into Inductor's debug directory: the plan, the
-OpSpecs, the cost report, and per kernel a bundle that `spyre run` replays. `SPYRE_INDUCTOR_LOG=1`
-logs.
+OpSpecs, the cost report, what each pass changed (`pass_log.py`), and per kernel a bundle that
+`spyre run` replays. `TORCH_LOGS` shows the same as text (`logging_config.py`).
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch._inductor import config as inductor_config
-from torch._inductor.virtualized import V
-
 from torch_spyre.backend.replay import write_views
 from torch_spyre.ir.spec_text import kernel_text
+from torch_spyre.logging_config import get_artifact_logger, get_logger, is_wanted
 
 from . import config, report
 from .graph import Buffer, SpyreGraph
+from .pass_log import debug_folder
 
 if TYPE_CHECKING:
     from .plan import Kernels
 
-log = logging.getLogger("torch_spyre.inductor")
-
-
-def set_up_logging() -> None:
-    """Follow SPYRE_INDUCTOR_LOG, SPYRE_INDUCTOR_LOG_LEVEL and SPYRE_LOG_FILE."""
-    if os.environ.get("SPYRE_INDUCTOR_LOG", "0").strip().lower() not in ("1", "true", "on"):
-        return
-    name = os.environ.get("SPYRE_INDUCTOR_LOG_LEVEL", "INFO").strip().upper()
-    levels = logging.getLevelNamesMapping()
-    if name not in levels:
-        raise ValueError(
-            f"environment variable SPYRE_INDUCTOR_LOG_LEVEL={name!r} is not valid: expected one of "
-            f"{', '.join(sorted(levels))}"
-        )
-    path = os.environ.get("SPYRE_LOG_FILE")
-    handler: logging.Handler = logging.FileHandler(path) if path else logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
-    log.addHandler(handler)
-    log.setLevel(levels[name])
-    log.propagate = False
+log = get_logger()
+codegen_log = get_logger("codegen")
+plan_log = get_artifact_logger("spyre_plan")
+opspec_log = get_artifact_logger("spyre_opspec")
+cost_log = get_artifact_logger("spyre_cost")
 
 
 def show(kernels: Kernels, graph: SpyreGraph) -> None:
     """Log, print and write whatever was asked for; costs nothing otherwise."""
-    if log.isEnabledFor(logging.DEBUG):
-        log.debug("plan of %s\n%s", graph.name, plan_text(graph))
-    is_traced = inductor_config.trace.enabled and V.debug._path is not None
-    if not is_traced and not config.dump_cost:
+    log.info("%s: operations %d, kernels %d", graph.name, len(graph.ops), len(kernels.kernels))
+    if is_wanted(plan_log):
+        plan_log.debug("plan of %s\n%s", graph.name, plan_text(graph))
+    for i, kernel in enumerate(kernels.kernels):
+        if is_wanted(codegen_log, logging.INFO):
+            names = ", ".join(op.opcode for op in kernel.draft.ops)
+            codegen_log.info("%s, kernel %d: %s", graph.name, i, names)
+        if is_wanted(opspec_log):
+            opspec_log.debug("kernel %d\n%s", i, kernel_text(kernel.draft.spec, sources=True))
+    folder = debug_folder()
+    if folder is None and not config.dump_cost and not is_wanted(cost_log):
         return
-    costs = [
-        report.kernel_cost(f"kernel_{i}", kernel.bundle) for i, kernel in enumerate(kernels.kernels)
-    ]
+    costs = report.text(
+        [report.kernel_cost(f"kernel_{i}", k.bundle) for i, k in enumerate(kernels.kernels)]
+    )
+    if is_wanted(cost_log):
+        cost_log.debug("%s", costs)
     if config.dump_cost:
-        print(report.text(costs), file=sys.stderr)
-    if is_traced:
-        _write(Path(V.debug.filename("spyre")), kernels, graph, report.text(costs))
+        print(costs, file=sys.stderr)
+    if folder is not None:
+        _write(folder, kernels, graph, costs)
 
 
 def _write(folder: Path, kernels: Kernels, graph: SpyreGraph, costs: str) -> None:

@@ -20,13 +20,14 @@ import torch
 from torch._inductor.lowering import fallback_handler, user_lowerings
 from torch.utils import _pytree as pytree
 
+from torch_spyre.logging_config import get_logger
 from torch_spyre.ops import registry
 
-from . import debug
 from .errors import Unsupported
 from .lengths import with_own_lengths
 
 aten = torch.ops.aten
+log = get_logger("lowering")
 
 EXTERN = (
     # Writing where an index says. Inductor makes `index_put` of `index_copy`, and lets it write in
@@ -130,7 +131,7 @@ def calling_what_has_no_loop(compile_inner: Callable[..., Any]) -> Callable[...,
                 node = error.node
                 if node is None or node.graph is not gm.graph or node.target in called:
                     raise
-                debug.log.info("%s stays a call of the eager operation: %s", node, error.why)
+                log.info("%s stays a call of the eager operation: %s", node, error.why)
                 if node.target in marked:
                     called[node.target] = extern(node.target)
                 node.meta[_MARK] = True

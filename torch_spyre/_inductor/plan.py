@@ -13,8 +13,9 @@ from torch._inductor.graph import GraphLowering
 from torch_spyre import _C, ir
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.ir.bundle import Bundle
+from torch_spyre.logging_config import get_logger
 
-from . import debug, externs, layouts
+from . import debug, externs, layouts, observe
 from .codegen.opspec import KernelDraft, kernels_of
 from .codegen.superdsc import bundle_of
 from .dynamic import DynamicSizes, input_shapes, sizes_of
@@ -25,6 +26,8 @@ from .passes.hints import wish_for_tiles
 from .passes.split import split_multi_op_bodies
 from .runtime import ArgView, serialize_kernel
 from .translate import Translation, Translator
+
+log = get_logger("lowering")
 
 
 @dataclass
@@ -81,7 +84,7 @@ def plan_graph(lowered: GraphLowering) -> Kernels:
             sizes = DynamicSizes(lowered.sizevars, sizes_of(lowered), input_shapes(lowered))
             return _plan(lowered, sizes)
         except NeedsStaticSizesError as error:
-            debug.log.info("compiling for fixed sizes: %s", error)
+            log.info("compiling for fixed sizes: %s", error)
             return _plan(lowered, DynamicSizes(lowered.sizevars, is_static=True))
     except Unsupported as error:
         if error.is_loop and error.origin is not None:
@@ -90,7 +93,8 @@ def plan_graph(lowered: GraphLowering) -> Kernels:
 
 
 def _plan(lowered: GraphLowering, dynamic: DynamicSizes) -> Kernels:
-    translation = Translator(lowered, dynamic).run()
+    with observe.stage("translate"):
+        translation = Translator(lowered, dynamic).run()
     graph = SpyreGraph([], dict(translation.buffers), name=lowered.name or "graph")
     _mark_boundaries(lowered, translation, graph)
     for buffer in graph.buffers.values():
@@ -100,13 +104,17 @@ def _plan(lowered: GraphLowering, dynamic: DynamicSizes) -> Kernels:
     _set_input_layouts(lowered, graph, dynamic)
     _set_required_layouts(lowered, graph)
     wish_for_tiles(translation.nests, lowered)
-    split_multi_op_bodies(translation.nests, graph)
+    with observe.stage("split_multi_op_bodies", graph):
+        split_multi_op_bodies(translation.nests, graph)
     graph.extents = tuple(dynamic.lengths.values())
     run_passes(graph)
-    kernels = _kernels(lowered, translation, graph)
+    with observe.stage("code of kernels", graph):
+        kernels = _kernels(lowered, translation, graph)
     kernels.extents = tuple(dynamic.lengths)
     kernels.sizes = translation.sizes
     debug.show(kernels, graph)
+    for observer in observe.current():
+        observer.planned(graph, lowered, kernels)
     return kernels
 
 

@@ -15,12 +15,12 @@ from torch._inductor.codegen.common import (
 )
 from torch._inductor.custom_graph_pass import CustomGraphModulePass, get_hash_for_files
 
-from torch_spyre import _C
+from torch_spyre import _C, logging_config
+from torch_spyre.backend import cache
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device._utils import device_index
 
 from . import config
-from .debug import set_up_logging
 from .fx import passes as fx_passes
 from .fx.decompositions import register_decompositions
 from .lowering import register_lowerings
@@ -145,7 +145,7 @@ def source_hash() -> bytes:
     root = pathlib.Path(__file__).parent.parent
     folders = ("_inductor", "backend", "ir", "ops")
     files = sorted(path for folder in folders for path in (root / folder).rglob("*.py"))
-    return get_hash_for_files(tuple(map(str, files)), extra=str(_C._card.PROGRAM_VERSION))
+    return get_hash_for_files(tuple(map(str, files)), extra=cache.extension())
 
 
 @functools.cache
@@ -162,4 +162,4 @@ def register() -> None:
     )
     register_decompositions()
     register_lowerings()
-    set_up_logging()
+    logging_config.follow_environment()

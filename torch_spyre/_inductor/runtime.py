@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -19,14 +20,18 @@ import torch
 
 from torch_spyre import _C
 from torch_spyre.backend import cache
-from torch_spyre.backend.compile import compile_bundle
+from torch_spyre.backend.compile import compile_bundle, step_labels
 from torch_spyre.backend.kernel import (
     ArgView,
     deserialize_kernel,
     make_kernel,
     serialize_kernel,
 )
+from torch_spyre.device import ffdc
 from torch_spyre.ir.bundle import Bundle
+from torch_spyre.logging_config import get_logger
+
+from . import observe
 
 __all__ = [
     "ArgView",
@@ -39,6 +44,8 @@ __all__ = [
 ]
 
 
+log = get_logger("backend")
+
 Launch = Callable[[Sequence[torch.Tensor], Sequence[int]], None]
 
 
@@ -48,16 +55,19 @@ class SpyreKernel:
     From then on `launch` is the C++ method itself.
     """
 
-    __slots__ = ("_future", "launch", "name")
+    __slots__ = ("_future", "_labels", "launch", "name")
 
-    def __init__(self, future: Future[_C.Kernel], name: str) -> None:
+    def __init__(
+        self, future: Future[_C.Kernel], name: str, labels: Sequence[tuple[str, str]]
+    ) -> None:
         self._future = future
+        self._labels = labels
         self.name = name
         self.launch: Launch = self._first_launch
 
     def wait(self) -> _C.Kernel:
         """The compiled kernel. Raises what its compilation raised."""
-        kernel = self._future.result()
+        kernel = self._future.result().labelled(self.name, self._labels)
         self.launch = kernel.launch
         return kernel
 
@@ -76,15 +86,19 @@ class _Compiler:
         self._threads: ThreadPoolExecutor | None = None
         self._kernels: dict[tuple[str, tuple[ArgView, ...]], Future[_C.Kernel]] = {}
 
-    def submit(self, serialized: str | bytes, name: str) -> Future[_C.Kernel]:
-        bundle, views = deserialize_kernel(serialized)
+    def submit(self, bundle: Bundle, views: tuple[ArgView, ...], name: str) -> Future[_C.Kernel]:
         key = (bundle.content_hash, views)
         with self._lock:
             known = self._kernels.get(key)
             if known is None or (known.done() and known.exception() is not None):
                 if self._threads is None:
                     self._threads = ThreadPoolExecutor(_thread_count(), "spyre-compile")
-                known = self._threads.submit(_compile, bundle, views, name)
+                observers = observe.current()
+                for observer in observers:
+                    observer.kernel_started()
+                # Settings of PyTorch's belong to a thread: whether to use the cache is asked here.
+                kept = cache.default_cache()
+                known = self._threads.submit(_compile, bundle, views, name, kept, observers)
                 self._kernels[key] = known
             return known
 
@@ -105,8 +119,25 @@ def _thread_count() -> int:
     return max(1, min(4, len(os.sched_getaffinity(0))))
 
 
-def _compile(bundle: Bundle, views: tuple[ArgView, ...], name: str) -> _C.Kernel:
-    return make_kernel(compile_bundle(bundle, cache.default_cache()), views, name)
+def _compile(
+    bundle: Bundle,
+    views: tuple[ArgView, ...],
+    name: str,
+    kept: cache.SpyreCodeCache | None,
+    observers: tuple[observe.Observer, ...],
+) -> _C.Kernel:
+    start = time.perf_counter()
+    was_kept = False
+    try:
+        was_kept = kept is not None and kept.path(cache.key_of(bundle.content_hash)).exists()
+        with ffdc.reporting("compile", origin=bundle.origin(0)):
+            return make_kernel(compile_bundle(bundle, kept), views, name)
+    finally:
+        seconds = time.perf_counter() - start
+        for observer in observers:
+            observer.kernel_done(seconds, was_kept)
+        how = "found" if was_kept else "compiled"
+        log.info("kernel %s: %s in %.1f ms", name, how, seconds * 1e3)
 
 
 _compiler = _Compiler()
@@ -124,9 +155,10 @@ os.register_at_fork(after_in_child=_start_over)
 def spyre_kernel(serialized: str | bytes, name: str) -> SpyreKernel:
     """The kernel of a text of `serialize_kernel`; starts compiling it and returns at once.
 
-    Equal kernels share one program on the card, and the name of the first.
+    Equal kernels share one program on the card; in profiles each has its own name and layers.
     """
-    return SpyreKernel(_compiler.submit(serialized, name), name)
+    bundle, views = deserialize_kernel(serialized)
+    return SpyreKernel(_compiler.submit(bundle, views, name), name, step_labels(bundle))
 
 
 def wait() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
@@ -40,7 +41,7 @@ _TURNED_PRODUCTS = {
 }
 LOOKUPS = {functional.embedding, torch.embedding}
 # What leaves elements where they are.
-_CONVERSIONS = {"to", "type", "half", "float", "bfloat16"}
+_CONVERSIONS = {"to", "to_local", "type", "half", "float", "bfloat16"}
 _ARITHMETIC = {operator.mul, operator.truediv, operator.sub, torch.mul, torch.div, torch.sub}
 
 
@@ -60,13 +61,19 @@ def lay_out_weights(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
     module's buffer counts as a weight if it is nothing else.
     """
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    for node, value in zip(placeholders, inputs, strict=True):
-        if is_of_module(node, value) and is_matrix(value) and _is_for_linear(node, value):
+    for node, given in zip(placeholders, inputs, strict=True):
+        value = local(given)
+        if is_of_module(node, given) and is_matrix(value) and _is_for_linear(node, given):
             layout = _C.SpyreTensorLayout(
                 list(value.shape), list(value.stride()), value.dtype, [1, 0]
             )
             if _C.get_spyre_tensor_layout(value) != layout:
                 _C.set_spyre_tensor_layout(value.detach(), layout)
+
+
+def local(value: Any) -> Any:
+    """This card's part of a distributed tensor; everything else is what it is."""
+    return getattr(value, "_local_tensor", value)
 
 
 def is_of_module(node: torch.fx.Node, value: Any) -> bool:
@@ -79,7 +86,8 @@ def is_of_module(node: torch.fx.Node, value: Any) -> bool:
 def is_matrix(value: Any) -> bool:
     """Is it a matrix on a card that has its storage for itself?"""
     return (
-        isinstance(value, torch.Tensor)
+        not is_traceable_wrapper_subclass(value)
+        and isinstance(value, torch.Tensor)
         and value.device.type == DEVICE_NAME
         and value.dim() == 2
         and value.is_contiguous()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch_spyre
+from torch_spyre import _C
 from torch_spyre.backend import opcodes
 from torch_spyre.backend import program as card_program
 from torch_spyre.backend.spyrecode import VERSION, OtherVersionError, SpyreCode, SpyreCodeError
@@ -26,6 +27,16 @@ class SpyreCodeCacheWarning(UserWarning):
 
 
 @functools.cache
+def extension() -> str:
+    """A hash of the C++ part of the package as it was built: the clock and the formats are in it.
+
+    Of its bytes, in a few milliseconds: times of files are no use where an installer sets them.
+    """
+    with open(_C.__file__, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@functools.cache
 def back_end() -> str:
     """A hash of what turns bundles into programs: its sources, opcodes and formats."""
     package = Path(torch_spyre.__file__).parent
@@ -33,7 +44,7 @@ def back_end() -> str:
     for source in sorted([*package.glob("backend/*.py"), *package.glob("ir/*.py")]):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     digest.update(repr(sorted((op.name, op.value) for op in opcodes.by_name().values())).encode())
-    digest.update(f"{VERSION} {card_program.VERSION}".encode())
+    digest.update(f"{VERSION} {card_program.VERSION} {extension()}".encode())
     return digest.hexdigest()
 
 

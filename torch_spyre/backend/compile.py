@@ -12,6 +12,7 @@ from torch_spyre.backend.lower import lower
 from torch_spyre.backend.spyrecode import Argument, SpyreCode, StepInfo
 from torch_spyre.ir.bundle import Bundle, Execute, Node, sdsc_file
 from torch_spyre.ir.spec import Origin
+from torch_spyre.ir.superdsc import RELAYOUT, RESTICKIFY
 
 
 def compile_bundle(bundle: Bundle, kept: cache.SpyreCodeCache | None = None) -> SpyreCode:
@@ -76,6 +77,21 @@ def _step_info(bundle: Bundle, node: Execute, arguments: Sequence[str]) -> StepI
         for operand, buffer in zip(operands, buffers, strict=True)
     ]
     return StepInfo(sdsc.name, sdsc_file(node.sdsc), source_line(origin), tuple(buffers))
+
+
+_COPIES = {RESTICKIFY: "spyre.restickify", RELAYOUT: "spyre.relayout"}
+
+
+def step_labels(bundle: Bundle) -> list[tuple[str, str]]:
+    """What a profile calls each step: the operation of PyTorch's that it belongs to, and its layer.
+
+    Copies have names of their own: a model does not ask for most of them.
+    """
+    labels = []
+    for node in _executes(bundle.body):
+        name, origin = bundle.sdscs[node.sdsc].name, bundle.origin(node.sdsc)
+        labels.append((_COPIES.get(name) or origin.original or origin.aten or name, origin.layer))
+    return labels
 
 
 def source_line(origin: Origin) -> str:

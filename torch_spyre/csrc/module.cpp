@@ -43,4 +43,6 @@ PYBIND11_MODULE(_C, m) {
   spyre::bind_card(m);
   spyre::bind_runtime(m);
   spyre::bind_kernel(m);
+  spyre::bind_activity(m);
+  spyre::bind_distributed(m);
 }

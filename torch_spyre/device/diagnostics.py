@@ -12,7 +12,10 @@ from torch_spyre import _C
 from torch_spyre.device import memory
 from torch_spyre.device._utils import Device, device_index
 
-_VARIABLES = ("AIU_", "SPYRE_", "TORCH_SPYRE_", "FLEX_", "DXP_", "SENCORES", "LX_", "LOCAL_")
+VARIABLES = (
+    *("AIU_", "SPYRE_", "TORCH_SPYRE_", "FLEX_", "DXP_", "SENCORES", "LX_", "LOCAL_", "LAYOUT_"),
+    *("TORCH_LOGS", "TORCH_COMPILE_", "TORCHINDUCTOR_"),
+)
 
 
 def counters(device: Device = None) -> dict[str, Any]:
@@ -34,8 +37,21 @@ def reset_fallback_stats() -> None:
     _C.reset_fallback_counts()
 
 
+# Of `TORCH_SPYRE_FFDC=1`; see `ffdc.py`, which keeps it.
+newest_failure: dict[str, Any] | None = None
+
+
 def get_diagnostic_report() -> dict[str, Any]:
-    """Return what a bug report needs: versions, environment, devices and their state."""
+    """Return what a bug report needs: versions, environment, devices and their state.
+
+    `"failure"` is the newest failure that `TORCH_SPYRE_FFDC=1` has recorded, as it was then; None
+    if there was none.
+    """
+    return {**state(), "failure": newest_failure}
+
+
+def state() -> dict[str, Any]:
+    """The same without failures."""
     from torch_spyre import __version__
 
     opened = _C.is_initialized()
@@ -44,7 +60,7 @@ def get_diagnostic_report() -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "host": platform.platform(),
-        "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_VARIABLES)},
+        "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(VARIABLES)},
         "device_count": _C.device_count(),
         "initialized": opened,
         "isa": _C._card.isa(),

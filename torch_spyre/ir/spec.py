@@ -129,6 +129,8 @@ class Origin(msgspec.Struct, frozen=True):
     aten: str = ""
     buffer: str = ""
     operands: tuple[str, ...] = ()  # buffers that the tensor arguments lie in, in order
+    original: str = ""  # of PyTorch's operations, the one before decompositions: "aten._softmax"
+    layer: str = ""  # the module: "model.layers.3.mlp"; "" outside of modules
 
 
 class OpSpec(msgspec.Struct, frozen=True, tag="op"):

@@ -11,6 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torch_spyre.tools.explain.command import add_options as add_explain_options
+from torch_spyre.tools.explain.command import explain_file
+from torch_spyre.tools.trace.command import TRACE_DESCRIPTION, analyse_file
+from torch_spyre.tools.trace.command import add_options as add_trace_options
+from torch_spyre.tools.units import bytes_text, time_text
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -33,6 +39,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add_run_options(run)
     run.set_defaults(command=run_bundle)
+    explain = commands.add_parser(
+        "explain",
+        help="what happened to the models of a script",
+        description="Runs a script, and explains a call of what it compiles for Spyre: graphs and "
+        "graph breaks, kernels, copies, scratchpads, modelled time. Or shows an explanation that "
+        "was saved.",
+    )
+    add_explain_options(explain)
+    explain.set_defaults(command=explain_file)
+    trace = commands.add_parser("trace", help="analyse a trace", description=TRACE_DESCRIPTION)
+    add_trace_options(trace)
+    trace.set_defaults(command=analyse_file)
     options = parser.parse_args(arguments)
     return options.command(options)
 
@@ -117,12 +135,12 @@ def print_run(console: Console, directory: Path, replay: Replay, run: Run) -> No
     console.print(f"{directory}: {len(arguments)} arguments, {len(replay.bundle.sdscs)} operations")
     for number, argument in enumerate(arguments):
         role = "written" if argument.is_written else "read"
-        console.print(f"  arg{number}  {argument.format}, {_bytes(argument.nbytes)}, {role}")
+        console.print(f"  arg{number}  {argument.format}, {bytes_text(argument.nbytes)}, {role}")
     if replay.bundle.pool_bytes:
-        console.print(f"  pool  {_bytes(replay.bundle.pool_bytes)}")
+        console.print(f"  pool  {bytes_text(replay.bundle.pool_bytes)}")
     console.print(
-        f"{_time(run.nanoseconds)} on the card, {_bytes(run.bytes_read)} read, "
-        f"{_bytes(run.bytes_written)} written"
+        f"{time_text(run.nanoseconds)} on the card, {bytes_text(run.bytes_read)} read, "
+        f"{bytes_text(run.bytes_written)} written"
     )
     manifest = replay.code.manifest
     _print_steps(console, program_cost("", replay.code.program, manifest.steps), manifest.steps)
@@ -141,9 +159,9 @@ def _print_steps(console: Console, cost: KernelCost, infos: Sequence[StepInfo]) 
             str(number),
             info.op + times,
             str(step.cores),
-            _time(round(step.microseconds * 1000)),
-            _bytes(step.bytes_read),
-            _bytes(step.bytes_written),
+            time_text(round(step.microseconds * 1000)),
+            bytes_text(step.bytes_read),
+            bytes_text(step.bytes_written),
             step.bound,
             info.source or info.file,
         )
@@ -164,20 +182,6 @@ def print_comparisons(console: Console, comparisons: Sequence[Comparison]) -> No
                 f"arg{found.argument}: all {found.elements:,} elements agree with the reference "
                 f"(off by {found.worst:.2g} spacings at most)"
             )
-
-
-def _bytes(count: int) -> str:
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= size:
-            return f"{count / size:.4g} {unit}"
-    return f"{count} B"
-
-
-def _time(nanoseconds: int) -> str:
-    for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
-        if nanoseconds >= size:
-            return f"{nanoseconds / size:.4g} {unit}"
-    return f"{nanoseconds} ns"
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ class KernelDraft:
     arguments: tuple[Buffer, ...]
     lengths: tuple[int, ...]  # which of the graph's dynamic lengths a launch takes
     ops: tuple[Op, ...]
+    steps: tuple[Op, ...]  # for each OpSpec, in order: the operation that it is, or is a part of
 
 
 def kernels_of(graph: SpyreGraph) -> list[KernelDraft]:
@@ -63,6 +64,7 @@ class _Writer:
     _reach: dict[Buffer, int] = field(default_factory=dict)
     _written: set[Buffer] = field(default_factory=set)
     _lengths: dict[int, int] = field(default_factory=dict)
+    _steps: list[Op] = field(default_factory=list)
 
     def write(self, ops: Sequence[Op]) -> KernelDraft:
         body = self._body(ops, 0)
@@ -73,7 +75,12 @@ class _Writer:
         extents = tuple(self.graph.extents[number] for number in self._lengths)
         spec = KernelSpec(args, body, self.graph.pool_bytes.get(self.number, 0), extents)
         return KernelDraft(
-            self.number, spec, tuple(self._arguments), tuple(self._lengths), tuple(ops)
+            self.number,
+            spec,
+            tuple(self._arguments),
+            tuple(self._lengths),
+            tuple(ops),
+            tuple(self._steps),
         )
 
     def _body(self, ops: Sequence[Op], depth: int) -> tuple[OpSpec | LoopSpec, ...]:
@@ -84,7 +91,10 @@ class _Writer:
                 inside = list(run)
                 body.append(LoopSpec(inside[0].tiles[depth].parts, self._body(inside, depth + 1)))
             else:
-                body += [spec for op in run for spec in self._op(op)]
+                for op in run:
+                    specs = self._op(op)
+                    body += specs
+                    self._steps += [op] * len(specs)
         return tuple(body)
 
     def _op(self, op: Op) -> list[OpSpec]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import torch
 from torch.utils import _pytree as pytree
+
+from torch_spyre.constants import DEVICE_NAME
 
 from ..dim_names import size_of
 from ..lengths import is_own_length
 from . import custom_ops  # noqa: F401  defines torch.ops.spyre
 
 aten = torch.ops.aten
+prims = torch.ops.prims
 
 _MATMULS = {
     aten.mm.default,
@@ -28,6 +33,7 @@ _VIEWS = {
     aten.unsqueeze.default,
     aten.squeeze.dim,
 }
+_COPIES = {prims.device_put.default, aten.copy.default, aten.copy_.default}  # from any device
 
 
 def run(gm: torch.fx.GraphModule) -> None:
@@ -87,4 +93,48 @@ def _is_flattened(view: torch.fx.Node) -> bool:
     return not all(is_own_length(size_of(n)) for n in sizes)
 
 
-PASSES = (drop_copies_of_expanded_operands, copy_flattened_outputs)
+def send_host_scalars(gm: torch.fx.GraphModule) -> None:
+    """Copy numbers that the host holds in tensors to the card, once each, before they are used.
+
+    PyTorch lets an operation of the card take a CPU tensor with no dimensions. A Python float that
+    may change between calls is one too, in float64: `dynamic=True` makes one of every float.
+    """
+    sent: dict[tuple[torch.fx.Node, torch.dtype], torch.fx.Node] = {}
+    for node in list(gm.graph.nodes):
+        value = node.meta.get("val")
+        if not _is_on(value, DEVICE_NAME) or node.target in _COPIES:
+            continue
+        for scalar in node.all_input_nodes:
+            number = scalar.meta.get("val")
+            if _is_on(number, "cpu") and number.dim() == 0:
+                key = scalar, _type_on_card(number.dtype, value.dtype)
+                if key not in sent:
+                    with gm.graph.inserting_after(scalar):
+                        sent[key] = _copied_to_card(gm.graph, scalar, key[1], value.device)
+                node.replace_input_with(scalar, sent[key])
+
+
+def _is_on(value: object, device: str) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor) and value.device.type == device
+
+
+def _type_on_card(number: torch.dtype, result: torch.dtype) -> torch.dtype:
+    """The card has no float64; where the result is none, nobody sees that the number is not."""
+    return torch.float32 if number == torch.float64 != result else number
+
+
+def _copied_to_card(
+    graph: torch.fx.Graph, scalar: torch.fx.Node, dtype: torch.dtype, device: torch.device
+) -> torch.fx.Node:
+    value = scalar.meta["val"]
+    if value.dtype != dtype:
+        narrow = graph.call_function(prims.convert_element_type.default, (scalar, dtype))
+        narrow.meta = {**scalar.meta, "val": value.to(dtype)}
+        with graph.inserting_after(narrow):
+            return _copied_to_card(graph, narrow, dtype, device)
+    copy = graph.call_function(prims.device_put.default, (scalar, device))
+    copy.meta = {**scalar.meta, "val": value.to(device)}
+    return copy
+
+
+PASSES = (send_host_scalars, drop_copies_of_expanded_operands, copy_flattened_outputs)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from .. import config
 from ..graph import SpyreGraph
+from ..observe import stage
+from ..pass_log import PassLog
 from .combine import combine_exponentials
 from .common import merge_equal_operations
 from .constants import promote_constants
@@ -54,7 +56,11 @@ PASSES = (
 
 def run_passes(graph: SpyreGraph) -> None:
     """Plan a graph whose bodies are split into operations of the card."""
-    for pass_ in PASSES:
-        pass_(graph)
+    names = tuple(pass_.__name__ for pass_ in PASSES)
+    log = PassLog(graph, names)
+    for number, (name, pass_) in enumerate(zip(names, PASSES, strict=True), 1):
+        with stage(name, graph):
+            pass_(graph)
+        log.after(number, name, graph)
         if config.check_guarantees:
-            check(graph, pass_.__name__)
+            check(graph, name)

@@ -133,6 +133,11 @@ class Clones:
         source = op.reads[operand]
         copy = _copy_beside(op, fit, source, source._replace(buffer=clone))
         copy.tiles = tiles
+        copy.why = (
+            f"{len(served)} operations read it: from LPDDR5 once, into LX"
+            if len(served) > 1
+            else f"{served[0][0].opcode} reads it in every iteration of a loop: into LX once"
+        )
 
         def redo() -> None:
             self.ops.insert(self._place_before(served, tiles), copy)
@@ -183,6 +188,7 @@ class Clones:
         clone = self._buffer_like(buffer)
         write = op.output
         copy = _copy_beside(op, fit, write._replace(buffer=clone), write)
+        copy.why = "it leaves the kernel, and is read again there: from LX, where it is made"
 
         def redo() -> None:
             op.output = write._replace(buffer=clone)

@@ -17,7 +17,7 @@ from torch_spyre.ir.spec import Coordinate
 from torch_spyre.ir.terms import Term
 
 from ..graph import Buffer, Collection, Fit, Op, Read, Sizes
-from ..sharing import Box, Boxes, boxes, can_serve, widest
+from ..sharing import Box, Boxes, LocalSlice, boxes, can_serve, widest
 
 Use: TypeAlias = tuple[Op, int]  # an operation that reads a tensor, and as which of its operands
 
@@ -40,6 +40,8 @@ def relayouts(
         served = [use for use in left if can_serve(wanted, boxes(*use))]
         op = relayout(writer.output, target, owners, wanted, writer)
         if op is not None:
+            reader, _ = served[0]
+            op.why = f"for {reader.opcode}: {LocalSlice(owners).why_not(wanted)}"
             found.append((op, served))
         left = [use for use in left if use not in served]
     return found

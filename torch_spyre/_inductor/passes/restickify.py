@@ -43,6 +43,7 @@ class _Inserter:
             if op.opcode in COPIES and op.reads:
                 # A copy already: element by element, any layout goes to any other.
                 op.kind = "restickify"
+                op.why = f"the model copies from one layout to another: {found.reason}"
                 op.fit = fit_move(op)
                 self._append(op, *after)
                 return
@@ -78,7 +79,8 @@ class _Inserter:
         if made is None:
             made = self._copies[key] = _buffer_for(copy, read.buffer, self.graph)
             source = Read(read.buffer, *moved)
-            self.graph.ops.append(_move(op, copy, source, Read(made, 0, _strides(copy, made))))
+            to = Read(made, 0, _strides(copy, made))
+            self.graph.ops.append(_move(op, copy, source, to, f"before {op.opcode}", misfit))
         return substitute(op, misfit, copy, made)
 
     def _output(self, op: Op, misfit: Misfit, copy: Copy, after: list[Op]) -> Op:
@@ -86,11 +88,12 @@ class _Inserter:
         made = _buffer_for(copy, write.buffer, self.graph)
         moved = _original(write, misfit, copy)
         source = Read(made, 0, _strides(copy, made))
-        after.insert(0, _move(op, copy, source, Read(write.buffer, *moved)))
+        to = Read(write.buffer, *moved)
+        after.insert(0, _move(op, copy, source, to, f"after {op.opcode}", misfit))
         return substitute(op, misfit, copy, made)
 
 
-def _move(op: Op, copy: Copy, source: Read, to: Read) -> Op:
+def _move(op: Op, copy: Copy, source: Read, to: Read, when: str, misfit: Misfit) -> Op:
     """A copy element by element, for the sake of an operation and in its kernel."""
     opcode, inputs = to.buffer.copy_opcode, list[Operand]([source])
     move = Op(
@@ -102,6 +105,7 @@ def _move(op: Op, copy: Copy, source: Read, to: Read) -> Op:
         origin=op.origin,
         node=op.node,
         kernel=op.kernel,
+        why=f"{when}: {misfit.reason}",
     )
     move.fit = fit_move(move)
     return move

@@ -86,10 +86,8 @@ class _Kernel:
                 )
             )
         capacity = lx_capacity(config.dxp_lx_frac_avail)
-        wanted = {request.name for request in requests}
         requests = [
-            Request(r.name, r.nbytes, r.first, r.last, _among(r.over, wanted), r.benefit)
-            for r in requests
+            Request(r.name, r.nbytes, r.first, r.last, self._alike(r), r.benefit) for r in requests
         ]
         addresses = solver(config.layout_solver).solve(requests, capacity)
         for request in requests:
@@ -101,6 +99,14 @@ class _Kernel:
             else:
                 buffer.place = Allocation("lx", address)
         self.clones.drop_unplaced()
+
+    def _alike(self, request: Request) -> tuple[str, ...]:
+        """Which of those that it may overwrite are in LX, and have every core hold the same part.
+
+        Where a result covers less than its storage (every third row), cores hold just that much.
+        """
+        local = self.graph.buffers[request.name].local
+        return tuple(name for name in request.over if self.graph.buffers[name].local == local)
 
     def _benefit(self, buffer: Buffer) -> int:
         """Bytes that do not go through LPDDR5."""
@@ -150,7 +156,3 @@ def _lifetimes(ops: Sequence[Op]) -> tuple[dict[Buffer, int], dict[Buffer, int]]
 def _local_bytes(buffer: Buffer) -> int:
     assert buffer.local is not None
     return prod(buffer.local.size) * STICK_BYTES
-
-
-def _among(names: Sequence[str], wanted: set[str]) -> tuple[str, ...]:
-    return tuple(name for name in names if name in wanted)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, product
 from math import prod
 
-from .. import config
+from .. import config, observe
 from ..graph import Op, SpyreGraph
 from ..price import copy_nanoseconds, nanoseconds
 from ..sharing import forget_boxes
@@ -37,8 +37,10 @@ def plan_together(graph: SpyreGraph) -> None:
     numbers = new_loops(graph.ops)
     planned: list[Op] = []
     known: dict[Hashable, Planned] = {}
-    for _, stretch in groupby(graph.ops, key=lambda op: op.kernel):
-        ops = list(stretch)
+    kernels = [list(stretch) for _, stretch in groupby(graph.ops, key=lambda op: op.kernel)]
+    for number, ops in enumerate(kernels):
+        for observer in observe.current():
+            observer.kernel_planned(number, len(kernels))
         key = identity(ops)
         if key in known:
             planned += known[key].carry_over(ops, graph, numbers)

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "bindings/bindings.h"
+#include "cost/link.h"
 
 namespace py = pybind11;
 
@@ -69,6 +70,41 @@ Step make_step(const py::kwargs& fields) {
   return py::cast<Step>(step);
 }
 
+void bind_link(py::module_& module) {
+  using cost::Collective;
+  py::enum_<Collective>(module, "Collective", "What cards do together.")
+      .value("AllReduce", Collective::AllReduce)
+      .value("AllGather", Collective::AllGather)
+      .value("ReduceScatter", Collective::ReduceScatter)
+      .value("AllToAll", Collective::AllToAll)
+      .value("Broadcast", Collective::Broadcast)
+      .value("Reduce", Collective::Reduce)
+      .value("Gather", Collective::Gather)
+      .value("Scatter", Collective::Scatter)
+      .value("Send", Collective::Send)
+      .value("Receive", Collective::Receive)
+      .value("Barrier", Collective::Barrier);
+  module.def(
+      "link_traffic",
+      [](Collective what, int64_t bytes, int cards, bool is_root) {
+        require_at_least(0, {{"bytes", bytes}});
+        require_at_least(1, {{"cards", cards}});
+        const cost::LinkTraffic traffic = cost::link_traffic(what, bytes, cards, is_root);
+        return std::pair(traffic.out, traffic.in);
+      },
+      py::arg("what"), py::arg("bytes"), py::arg("cards"), py::arg("is_root") = false,
+      "Bytes that a collective sends out of and into one card.");
+  module.def(
+      "collective_nanoseconds",
+      [](Collective what, int64_t bytes, int cards, bool is_root) {
+        require_at_least(0, {{"bytes", bytes}});
+        require_at_least(1, {{"cards", cards}});
+        return cost::collective_nanoseconds(what, bytes, cards, is_root);
+      },
+      py::arg("what"), py::arg("bytes"), py::arg("cards"), py::arg("is_root") = false,
+      "The busier direction of `link_traffic`.");
+}
+
 }  // namespace
 
 void bind_cost(py::module_& m) {
@@ -116,6 +152,8 @@ void bind_cost(py::module_& m) {
       .def_readonly("lx", &Breakdown::lx)
       .def_readonly("ring", &Breakdown::ring);
 
+  module.attr("MACS_PER_NANOSECOND") = cost::kMacRate;
+  module.attr("BYTES_PER_NANOSECOND") = cost::kMemoryRate;
   module.def(
       "breakdown",
       [](const Step& step) {
@@ -152,6 +190,7 @@ void bind_cost(py::module_& m) {
         return cost::dma_nanoseconds(bytes);
       },
       py::arg("bytes"), "One transfer over the host link.");
+  bind_link(module);
 }
 
 }  // namespace spyre

@@ -4,7 +4,7 @@
 
 #include <stdexcept>
 
-#include "card/figures.h"
+#include "card/program.h"
 
 namespace py = pybind11;
 
@@ -36,6 +36,10 @@ py::dict to_dict(const Counters& counters) {
   out["to_card_busy_ns"] = counters.to_card_busy;
   out["to_host_busy_ns"] = counters.to_host_busy;
   out["compute_busy_ns"] = counters.compute_busy;
+  out["exchanges"] = counters.exchanges;
+  out["bytes_out"] = counters.bytes_out;
+  out["bytes_in"] = counters.bytes_in;
+  out["link_busy_ns"] = counters.link_busy;
   out["lx_high_water"] = counters.lx_high_water;
   out["checked_bytes_read"] = counters.checked_bytes_read;
   out["checked_bytes_written"] = counters.checked_bytes_written;
@@ -44,7 +48,7 @@ py::dict to_dict(const Counters& counters) {
 
 py::dict program_figures(const Program& program) {
   py::list steps;
-  for (const StepFigures& step : figures_of(program)) {
+  for (const StepFigures& step : program.figures) {
     py::dict out;
     out["visits"] = step.visits;
     out["cores"] = step.cores;
@@ -53,6 +57,7 @@ py::dict program_figures(const Program& program) {
     out["lx_read"] = step.lx_read;
     out["lx_written"] = step.lx_written;
     out["ring_bytes"] = step.ring_bytes;
+    out["macs"] = step.macs;
     out["nanoseconds"] = step.nanoseconds;
     out["pt_ns"] = step.pt;
     out["sfp_ns"] = step.sfp;
@@ -72,26 +77,6 @@ py::dict program_figures(const Program& program) {
   out["lx_high_water"] = program.lx_high_water;
   out["steps"] = steps;
   return out;
-}
-
-const char* fault_name(CardFault::Kind kind) {
-  switch (kind) {
-    case CardFault::Kind::DmaError:
-      return "DmaError";
-    case CardFault::Kind::EccError:
-      return "EccError";
-    case CardFault::Kind::CoreHang:
-      return "CoreHang";
-    case CardFault::Kind::CardLost:
-      return "CardLost";
-    case CardFault::Kind::Internal:
-      return "Internal";
-    case CardFault::Kind::CheckFailed:
-      return "CheckFailed";
-    case CardFault::Kind::IndexError:
-      return "IndexError";
-  }
-  return "Internal";
 }
 
 CardFault::Kind fault_kind(const std::string& name) {

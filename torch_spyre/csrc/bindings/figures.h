@@ -17,7 +17,6 @@ pybind11::dict to_dict(const Counters& counters);
 pybind11::dict program_figures(const Program& program);
 
 // "DmaError" and so on, both ways. Throws std::invalid_argument for a name that is none.
-const char* fault_name(CardFault::Kind kind);
 CardFault::Kind fault_kind(const std::string& name);
 
 }  // namespace spyre

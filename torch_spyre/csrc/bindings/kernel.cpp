@@ -14,6 +14,7 @@
 #include "bindings/dtype.h"
 #include "runtime/bucket.h"
 #include "runtime/dtypes.h"
+#include "runtime/errors.h"
 
 namespace py = pybind11;
 
@@ -45,6 +46,13 @@ ProgramNames to_names(std::string kernel, const std::vector<Step>& steps) {
   return names;
 }
 
+std::shared_ptr<Kernel> labelled(const Kernel& kernel, std::string name,
+                                 const std::vector<std::pair<std::string, std::string>>& steps) {
+  StepLabels labels;
+  for (const auto& [op, layer] : steps) labels.push_back({op, layer});
+  return std::make_shared<Kernel>(kernel.labelled(std::move(name), std::move(labels)));
+}
+
 void launch(const Kernel& kernel, const py::handle& tensors, const Sizes& extents) {
   const auto items = py::reinterpret_steal<py::object>(
       PySequence_Fast(tensors.ptr(), "a kernel is launched on a list of tensors"));
@@ -60,7 +68,12 @@ void launch(const Kernel& kernel, const py::handle& tensors, const Sizes& extent
     given.push_back(THPVariable_Unpack(item));
   }
   const py::gil_scoped_release unlocked;
-  kernel.launch(given, extents);
+  try {
+    kernel.launch(given, extents);
+  } catch (const c10::Error&) {  // arguments that don't fit; what the card says was told before
+    report_failure(Phase::Launch);
+    throw;
+  }
 }
 
 void bind_view(py::module_& m) {
@@ -123,8 +136,11 @@ void bind_kernel(py::module_& m) {
            py::arg("name") = "kernel", py::arg("steps") = std::vector<Step>())
       .def("launch", &launch, py::arg("tensors"), py::arg("extents") = Sizes(),
            "Queues the kernel on the current stream of the tensors' device.")
+      .def("labelled", &labelled, py::arg("name"), py::arg("steps"),
+           "The same program as a profile shows it in another place of a model: the operation of "
+           "PyTorch's and the layer of each step.")
       .def("load", &Kernel::load, py::arg("device"), py::call_guard<py::gil_scoped_release>(),
-           "Loads the program on a card ahead of the first launch.")
+           "Loads the program on a card ahead of the first launch; its number there.")
       .def_property_readonly("name", &Kernel::name)
       .def_property_readonly("program",
                              [](const Kernel& kernel) { return py::bytes(kernel.program()); })

@@ -80,7 +80,7 @@ void drain() {
 
 void bind_devices(py::module_& m) {
   m.def("device_count", [] { return static_cast<int>(device_count()); });
-  m.def("check_environment", [] { environment(); });
+  m.def("check_environment", &check_environment);
   m.def("current_device", [] { return static_cast<int>(current_device()); });
   m.def("set_device", [](int64_t index) { set_current_device(to_index(index)); });
   m.def("checked_index", [](int64_t index) { return static_cast<int>(to_index(index)); });
@@ -183,6 +183,13 @@ void bind_start(py::module_& m) {
     set_collect_garbage([] {
       const py::gil_scoped_acquire locked;
       py::module_::import("gc").attr("collect")();
+    });
+    set_on_failure([](const char* phase, const char* kind, const std::string& message) {
+      if (Py_IsInitialized() == 0) {
+        return;
+      }
+      const py::gil_scoped_acquire locked;
+      py::module_::import("torch_spyre.device.ffdc").attr("report_card")(phase, kind, message);
     });
     set_fallback_warning([](const std::string& name) {
       const py::gil_scoped_acquire locked;

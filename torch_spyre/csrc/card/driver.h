@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "figures.h"
 #include "formats.h"
 
 namespace spyre {
@@ -52,6 +53,8 @@ class CardFault : public std::runtime_error {
   CardFault(Kind kind, const std::string& what) : std::runtime_error(what), kind(kind) {}
   Kind kind;
 };
+
+const char* fault_name(CardFault::Kind kind);
 
 // A value did not fit its format on the way to the card. Not sticky: thrown by the wait for that
 // very transfer, or, when nobody waits for it, by the next synchronising call, once.
@@ -105,6 +108,21 @@ struct ProgramNames {
   std::vector<StepName> steps;  // one per step, or none
 };
 
+// ---- Exchanges --------------------------------------------------------------------------------
+
+// Data that cards send each other, over a link that carries both directions at once. Who brings it
+// from card to card is not the card's affair: the exchange begins when what it comes after is done
+// and the link has begun everything before it, and it is over when `finish` is called. Several
+// may be under way; they may end in any order.
+struct Exchange {
+  // Called on the link's thread, which serves all exchanges: it must not wait for other cards.
+  // Dropped without a call if the card has a fault. `finish` may be called from any thread.
+  using Begin = std::function<void(std::function<void()> finish)>;
+  Ticket after;
+  int64_t bytes_out = 0, bytes_in = 0;  // over this card's link
+  Begin begin;
+};
+
 // ---- Figures ----------------------------------------------------------------------------------
 
 // What one launch of a program takes.
@@ -112,7 +130,8 @@ struct ProgramFigures {
   Nanoseconds nanoseconds = 0;                // modelled
   int64_t bytes_read = 0, bytes_written = 0;  // LPDDR5
   int cores = 0;
-  int64_t lx_bytes = 0;  // of the core that uses most
+  int64_t lx_bytes = 0;            // of the core that uses most
+  std::vector<StepFigures> steps;  // in the program's order
 };
 
 struct CardProperties {
@@ -122,6 +141,8 @@ struct CardProperties {
   int64_t lx_bytes = 0;
   int stick_bytes = 0;
   int host_threads = 0;
+  // Limits, per nanosecond: multiply-adds of 16 bits on all cores, and bytes one way.
+  double mac_rate = 0, memory_rate = 0, pcie_rate = 0;
 };
 
 struct MemoryStats {
@@ -139,6 +160,8 @@ struct Counters {
   int64_t launches = 0, transfers = 0;
   Nanoseconds pt_busy = 0, sfp_busy = 0, memory_busy = 0, lx_busy = 0;
   Nanoseconds to_card_busy = 0, to_host_busy = 0, compute_busy = 0;
+  int64_t exchanges = 0, bytes_out = 0, bytes_in = 0;  // with other cards
+  Nanoseconds link_busy = 0;
   std::array<int64_t, 32> lx_high_water{};
   // Checked mode: LPDDR5 bytes that kernels really touched, distinct sticks per step and direction.
   int64_t checked_bytes_read = 0, checked_bytes_written = 0;
@@ -159,11 +182,14 @@ enum class CheckMode : uint8_t {
   NonFinite,  // also the step that first makes NaN or an infinity of finite numbers
 };
 
+struct CardTelemetry;
+
 struct CardConfig {
   int index = 0;
   int64_t memory_bytes = 0;  // 0: the real card's 112 GiB
   int threads = 0;           // 0: as many as the host has
   CheckMode check = CheckMode::Off;
+  CardTelemetry* telemetry = nullptr;  // where the card's figures are published; outlives it
 };
 
 // ---- The interface ----------------------------------------------------------------------------
@@ -195,6 +221,12 @@ class Driver {
   virtual ProgramFigures figures(ProgramId program) const = 0;
   virtual Ticket launch(QueueId queue, ProgramId program, std::span<const Binding> bindings) = 0;
   virtual Ticket host_function(QueueId queue, std::function<void()> function) = 0;
+  virtual Ticket exchange(Exchange exchange) = 0;
+
+  // An exchange's way to the card's memory: copies that are done when the call returns, and that
+  // take no time of the card's beyond the exchange's own.
+  virtual void read_now(Address from, const DmaDescriptor& how, void* to) = 0;
+  virtual void write_now(Address to, const DmaDescriptor& how, const void* from) = 0;
 
   // Order.
   virtual Ticket record(QueueId queue) = 0;             // all enqueued so far

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "telemetry.h"
 #include "threads.h"
 
 namespace spyre {
@@ -14,7 +15,7 @@ constexpr size_t kKeptOverflows = 1024;
 
 }  // namespace
 
-Scheduler::Scheduler(int card) : card_(card) {}
+Scheduler::Scheduler(int card, CardTelemetry* telemetry) : card_(card), telemetry_(telemetry) {}
 
 Scheduler::~Scheduler() { stop(); }
 
@@ -65,6 +66,7 @@ Ticket Scheduler::enqueue(Job job) {
   queue.end = start + job.duration;
   engine.end = queue.end;
   now_ = std::max(now_, queue.end);
+  if (telemetry_ != nullptr) telemetry_->clock.store(now_, std::memory_order_relaxed);
 
   const uint64_t sequence = add_pending(index);
   depend(sequence, queue.tail);
@@ -78,6 +80,42 @@ Ticket Scheduler::enqueue(Job job) {
     wake_if_ready(engine);
   }
   return ticket;
+}
+
+Ticket Scheduler::enqueue_exchange(Exchange exchange, Nanoseconds out, Nanoseconds in) {
+  const std::lock_guard lock(mutex_);
+  check(exchange.after);
+  const Ticket& after = exchange.after;
+  if (fault_ || is_stopping_) return after;
+
+  start_threads();
+
+  Nanoseconds start = std::max(after.end, seen_);
+  if (out > 0) start = std::max(start, out_end_);
+  if (in > 0) start = std::max(start, in_end_);
+  if (out > 0) out_end_ = start + out;
+  if (in > 0) in_end_ = start + in;
+  const Nanoseconds end = start + std::max(out, in);
+  now_ = std::max(now_, end);
+
+  const int index = static_cast<int>(EngineId::Link);
+  const uint64_t sequence = add_pending(index);
+  depend(sequence, after.sequence);
+  Job job;
+  job.engine = EngineId::Link;
+  job.is_begun_only = true;
+  job.run = [this, sequence, begin = std::move(exchange.begin)] {
+    begin([this, sequence] { finish_exchange(sequence); });
+  };
+  engines_[index].jobs.push_back({sequence, std::move(job), std::this_thread::get_id()});
+  wake_if_ready(engines_[index]);
+  return {sequence, end, -1, start};
+}
+
+void Scheduler::finish_exchange(uint64_t sequence) {
+  const std::lock_guard lock(mutex_);
+  finish(sequence);
+  done_.notify_all();
 }
 
 void Scheduler::catch_up(Queue& queue) const { queue.end = std::max(queue.end, seen_); }
@@ -154,7 +192,7 @@ void Scheduler::run_first(Engine& engine, std::unique_lock<std::mutex>& lock) {
   lock.lock();
   engine.is_busy = false;
   report(entry, failure, dropped);
-  finish(entry.sequence);
+  if (!entry.job.is_begun_only || failure.fault) finish(entry.sequence);
   done_.notify_all();
   wake_if_ready(engine);
   if (dropped.empty()) return;
@@ -225,7 +263,7 @@ void Scheduler::report(const Entry& entry, const Failure& failure, std::vector<E
         {entry.sequence, entry.job.queue, entry.submitter, false, *failure.overflow});
   }
   if (failure.fault) {
-    if (!fault_) fault_ = failure.fault;
+    if (!fault_) set_fault(failure.fault);
     drop_queued(dropped);
   }
 }
@@ -297,6 +335,13 @@ void Scheduler::synchronize() {
   throw_overflow([](const Overflow&) { return true; });
 }
 
+void Scheduler::set_fault(const std::optional<CardFault>& fault) {
+  fault_ = fault;
+  if (telemetry_ == nullptr) return;
+  const int64_t published = fault ? static_cast<int64_t>(fault->kind) + 1 : 0;
+  telemetry_->fault.store(published, std::memory_order_relaxed);
+}
+
 void Scheduler::throw_fault() const {
   if (fault_) throw *fault_;
 }
@@ -336,7 +381,7 @@ void Scheduler::reset() {
     return std::none_of(engines_.begin(), engines_.end(),
                         [](const Engine& engine) { return engine.is_busy; });
   });
-  fault_.reset();
+  set_fault(std::nullopt);
   overflows_.clear();
 }
 

@@ -5,7 +5,8 @@
 // engine are free, and not before what the host has already waited for. When it really runs is
 // another matter, decided by the host; only the order is the same. Dependencies always point to
 // work enqueued earlier, and engines run in order, so the oldest unfinished job can always run:
-// nothing here can deadlock.
+// nothing here can deadlock. Exchanges with other cards end when others say so; the link only
+// begins them.
 #pragma once
 
 #include <array>
@@ -24,8 +25,8 @@
 
 namespace spyre {
 
-enum class EngineId : uint8_t { Compute, ToCard, ToHost, Host };
-inline constexpr int kEngines = 4;
+enum class EngineId : uint8_t { Compute, ToCard, ToHost, Host, Link };
+inline constexpr int kEngines = 5;
 
 struct Job {
   EngineId engine = EngineId::Compute;
@@ -33,6 +34,7 @@ struct Job {
   Nanoseconds duration = 0;
   // Waking an engine takes longer than the job: run on the submitting thread if it may start now.
   bool is_small = false;
+  bool is_begun_only = false;  // `run` begins it, `finish_exchange` ends it
   // Throws CardFault (sticky) or ConversionOverflow (reported once); anything else is a fault too.
   std::function<void()> run;
   Keepalive alive;  // released after `run`, before the job counts as done, without a lock held
@@ -40,7 +42,8 @@ struct Job {
 
 class Scheduler final : public WorkTracker {
  public:
-  explicit Scheduler(int card);
+  // The clock and a fault are published, if somebody may look.
+  explicit Scheduler(int card, CardTelemetry* telemetry = nullptr);
   ~Scheduler() override;
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -50,6 +53,10 @@ class Scheduler final : public WorkTracker {
 
   // Fixes start and end; runs later, or at once if small. Dropped while the card has a fault.
   Ticket enqueue(Job job);
+
+  // An exchange takes as long as the busier direction. It is in no queue: later work of the queue
+  // that it comes after does not wait for it.
+  Ticket enqueue_exchange(Exchange exchange, Nanoseconds out, Nanoseconds in);
 
   Ticket record(QueueId queue) override;
   void block(QueueId queue, Ticket until);
@@ -117,6 +124,7 @@ class Scheduler final : public WorkTracker {
   void wake_if_ready(Engine& engine);
   void finish(uint64_t sequence);
   void drop_queued(std::vector<Entry>& dropped);
+  void set_fault(const std::optional<CardFault>& fault);
   void throw_fault() const;
   void throw_overflow(const std::function<bool(const Overflow&)>& concerns);
 
@@ -125,8 +133,10 @@ class Scheduler final : public WorkTracker {
   Failure run(const Job& job) const;
   void run_first(Engine& engine, std::unique_lock<std::mutex>& lock);
   void report(const Entry& entry, const Failure& failure, std::vector<Entry>& dropped);
+  void finish_exchange(uint64_t sequence);
 
   const int card_;
+  CardTelemetry* const telemetry_;
   mutable std::mutex mutex_;
   std::condition_variable done_;
   std::array<Queue, kQueues> queues_;
@@ -134,6 +144,7 @@ class Scheduler final : public WorkTracker {
   std::deque<Pending> window_;  // jobs from `first_unfinished_` on
   std::atomic<uint64_t> first_unfinished_{1};
   uint64_t last_ = 0;
+  Nanoseconds out_end_ = 0, in_end_ = 0;  // of the link
   Nanoseconds now_ = 0;
   Nanoseconds seen_ = 0;  // the latest end that a host thread has waited for
   std::optional<CardFault> fault_;

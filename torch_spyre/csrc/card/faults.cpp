@@ -157,4 +157,24 @@ std::optional<CardFault> FaultInjector::at_launch(QueueId queue, const Program& 
   });
 }
 
+const char* fault_name(CardFault::Kind kind) {
+  switch (kind) {
+    case CardFault::Kind::DmaError:
+      return "DmaError";
+    case CardFault::Kind::EccError:
+      return "EccError";
+    case CardFault::Kind::CoreHang:
+      return "CoreHang";
+    case CardFault::Kind::CardLost:
+      return "CardLost";
+    case CardFault::Kind::Internal:
+      return "Internal";
+    case CardFault::Kind::CheckFailed:
+      return "CheckFailed";
+    case CardFault::Kind::IndexError:
+      return "IndexError";
+  }
+  return "Internal";
+}
+
 }  // namespace spyre

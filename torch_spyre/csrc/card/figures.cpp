@@ -8,6 +8,7 @@
 #include <span>
 
 #include "../cost/cost.h"
+#include "program.h"
 #include "traffic.h"
 #include "walk.h"
 
@@ -32,6 +33,16 @@ class Description {
     for (int core = 0; core < kCores; ++core) {
       if (has_core(step_.cores, core)) cores_.push_back(core);
     }
+  }
+
+  // Multiply-adds, all cores together.
+  int64_t macs() const {
+    if (!is_kind(step_, StepKind::Matmul)) return 0;
+    int64_t sum = 0;
+    for (const int core : cores_) {
+      if (iterations(core) > 0) sum += shape_of(core).macs();
+    }
+    return sum;
   }
 
   cost::Step describe() const {
@@ -323,7 +334,8 @@ class Description {
 
 // ---- The tree ----------------------------------------------------------------------------------
 
-void add_visits(StepFigures& figures, const cost::Step& step, int64_t visits) {
+void add_visits(StepFigures& figures, const Description& description, int64_t visits) {
+  const cost::Step step = description.describe();
   const cost::Breakdown shares = cost::breakdown(step);
   const auto busy = [&](double share) { return visits * static_cast<int64_t>(std::ceil(share)); };
   figures.visits += visits;
@@ -333,6 +345,7 @@ void add_visits(StepFigures& figures, const cost::Step& step, int64_t visits) {
   figures.lx_read += visits * step.lx_read;
   figures.lx_written += visits * step.lx_written;
   figures.ring_bytes += visits * cost::ring_bytes(step);
+  figures.macs += visits * description.macs();
   figures.nanoseconds += visits * cost::nanoseconds(step);
   figures.pt += busy(shares.pt);
   figures.sfp += busy(shares.sfp);
@@ -358,11 +371,11 @@ void add_node(const Program& program, uint32_t step, std::span<const uint32_t> c
   std::array<uint32_t, kLoopDepth> index{};
   const std::span<const uint32_t> loops(index.data(), counts.size());
   if (points > kMaxPricedLoops) {
-    add_visits(figures, Description(program, step, loops, is_tile).describe(), points * others);
+    add_visits(figures, Description(program, step, loops, is_tile), points * others);
     return;
   }
   for (int64_t i = 0; i < points; ++i) {
-    add_visits(figures, Description(program, step, loops, is_tile).describe(), others);
+    add_visits(figures, Description(program, step, loops, is_tile), others);
     for (size_t depth = counts.size(); depth-- > 0;) {
       if (!moves[depth]) continue;
       if (++index[depth] < counts[depth]) break;

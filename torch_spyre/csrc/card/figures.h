@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "program.h"
-
 namespace spyre {
+
+struct Program;
 
 // One step, all its visits in one launch together.
 struct StepFigures {
@@ -17,6 +17,7 @@ struct StepFigures {
   int64_t lx_read = 0;  // bytes of the busiest core
   int64_t lx_written = 0;
   int64_t ring_bytes = 0;  // all cores together
+  int64_t macs = 0;        // multiply-adds, likewise
   int64_t nanoseconds = 0;
   int64_t pt = 0, sfp = 0, memory = 0, lx = 0, ring = 0;  // busy, ns
 };

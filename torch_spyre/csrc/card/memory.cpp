@@ -5,6 +5,7 @@
 #include <string>
 
 #include "host_memory.h"
+#include "telemetry.h"
 
 namespace spyre {
 namespace {
@@ -51,11 +52,13 @@ int64_t granule_after(Address address) {
 
 }  // namespace
 
-Memory::Memory(int card, int64_t bytes, WorkTracker& work, std::function<int64_t()> host_available)
+Memory::Memory(int card, int64_t bytes, WorkTracker& work, std::function<int64_t()> host_available,
+               CardTelemetry* telemetry)
     : card_(card),
       total_(bytes / kStickBytes * kStickBytes),
       work_(work),
       host_available_(std::move(host_available)),
+      telemetry_(telemetry),
       space_(granules_for(total_)),
       limbo_(kQueues),
       is_idle_(space_.granules(), false) {
@@ -105,6 +108,7 @@ void Memory::free(Address address) {
   subtract(stats_.allocated_bytes, it.bytes);
   subtract(stats_.requested_bytes, it.requested);
   subtract(stats_.allocations, 1);
+  publish();
   it.home_until = work_.record(it.home);
   it.users_until.clear();
   for (int queue = 0; queue < kQueues; ++queue) {
@@ -237,6 +241,7 @@ Address Memory::use(Blocks::iterator block, int64_t bytes, int64_t requested, Qu
   add(stats_.allocations, 1);
   add(stats_.active_bytes, bytes);
   add(stats_.active_blocks, 1);
+  publish();
   return address;
 }
 
@@ -399,6 +404,13 @@ void Memory::update_reserved() {
     subtract(stats_.reserved_bytes, -change);
     subtract(stats_.segments, -change / kGranuleBytes);
   }
+  publish();
+}
+
+void Memory::publish() const {
+  if (telemetry_ == nullptr) return;
+  telemetry_->memory_used.store(stats_.allocated_bytes.current, std::memory_order_relaxed);
+  telemetry_->memory_reserved.store(stats_.reserved_bytes.current, std::memory_order_relaxed);
 }
 
 // ---- Errors ------------------------------------------------------------------------------------

@@ -38,8 +38,10 @@ inline constexpr int64_t kKeptBytes = int64_t{1} << 30;
 
 class Memory {
  public:
-  // `host_available` tells how much the host has left (tests bring their own host).
-  Memory(int card, int64_t bytes, WorkTracker& work, std::function<int64_t()> host_available);
+  // `host_available` tells how much the host has left (tests bring their own host). What is used is
+  // published, if somebody may look.
+  Memory(int card, int64_t bytes, WorkTracker& work, std::function<int64_t()> host_available,
+         CardTelemetry* telemetry = nullptr);
 
   Address allocate(int64_t bytes, QueueId queue);
   void free(Address address);
@@ -95,11 +97,13 @@ class Memory {
   [[noreturn]] void throw_out_of_memory(int64_t requested) const;
   [[noreturn]] void throw_host_full(int64_t bytes) const;
   void update_reserved();
+  void publish() const;
 
   const int card_;
   const int64_t total_;
   WorkTracker& work_;
   const std::function<int64_t()> host_available_;
+  CardTelemetry* const telemetry_;
 
   mutable std::mutex mutex_;
   AddressSpace space_;

@@ -89,7 +89,8 @@ Program parse(std::span<const std::byte> bytes) {
 }
 
 void add_figures(Program& program) {
-  for (const StepFigures& step : figures_of(program)) {
+  program.figures = figures_of(program);
+  for (const StepFigures& step : program.figures) {
     program.nanoseconds += step.nanoseconds;
     program.bytes_read += step.bytes_read;
     program.bytes_written += step.bytes_written;

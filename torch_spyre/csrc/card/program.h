@@ -26,6 +26,7 @@
 #include <string>
 #include <vector>
 
+#include "figures.h"
 #include "formats.h"
 #include "opcodes.h"
 
@@ -247,8 +248,9 @@ struct Program {
   std::vector<uint32_t> constants;
 
   // Derived at load.
-  int64_t nanoseconds = 0;  // modelled duration of one launch
-  int64_t bytes_read = 0;   // device memory, distinct sticks per step
+  std::vector<StepFigures> figures;  // one per step
+  int64_t nanoseconds = 0;           // modelled duration of one launch
+  int64_t bytes_read = 0;            // device memory, distinct sticks per step
   int64_t bytes_written = 0;
   int64_t sfp_busy = 0, pt_busy = 0, memory_busy = 0, lx_busy = 0;  // ns
   std::array<int64_t, kCores> lx_high_water{};  // highest LX address used plus one, per core

@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "../cost/cost.h"
+#include "../cost/link.h"
 #include "dma.h"
 #include "host_memory.h"
+#include "telemetry.h"
 
 namespace spyre {
 namespace {
@@ -29,6 +31,10 @@ CardProperties make_properties(const CardConfig& config) {
   properties.lx_bytes = kLxBytes;
   properties.stick_bytes = kStickBytes;
   properties.host_threads = config.threads == 0 ? host_threads() : config.threads;
+  const cost::Limits limits = cost::limits();
+  properties.mac_rate = kCores * limits.macs;
+  properties.memory_rate = limits.memory_bytes;
+  properties.pcie_rate = limits.pcie_bytes;
   return properties;
 }
 
@@ -52,6 +58,7 @@ void check_queue(QueueId queue) {
 SoftwareCard::SoftwareCard(const CardConfig& config)
     : index_(config.index),
       properties_(make_properties(config)),
+      telemetry_(config.telemetry),
       pool_(properties_.host_threads),
       executor_(pool_),
       checker_(config.check == CheckMode::Off
@@ -59,12 +66,19 @@ SoftwareCard::SoftwareCard(const CardConfig& config)
                    : std::make_unique<Checker>(
                          config.check, address_space_bytes(properties_.total_memory), pool_)),
       faults_(config.index),
-      scheduler_(config.index),
+      scheduler_(config.index, telemetry_),
       memory_(config.index, properties_.total_memory, scheduler_,
-              checker_ == nullptr ? available_host_memory : half_of_host_memory) {}
+              checker_ == nullptr ? available_host_memory : half_of_host_memory, telemetry_) {
+  if (telemetry_ == nullptr) return;
+  telemetry_->memory_total.store(properties_.total_memory, std::memory_order_relaxed);
+  telemetry_->is_open.store(1, std::memory_order_release);
+}
 
 // Dropping queued work releases what it kept alive, which may free memory: the queues go first.
-SoftwareCard::~SoftwareCard() { scheduler_.stop(); }
+SoftwareCard::~SoftwareCard() {
+  scheduler_.stop();
+  if (telemetry_ != nullptr) telemetry_->is_open.store(0, std::memory_order_relaxed);
+}
 
 // ---- Memory ------------------------------------------------------------------------------------
 
@@ -112,6 +126,20 @@ void SoftwareCard::check_transfer(Address address, const DmaDescriptor* how) con
   }
 }
 
+// Returns how many values did not fit.
+int64_t SoftwareCard::put(Address to, const DmaDescriptor& how, const void* from) {
+  const int64_t misfits =
+      run_to_card(how, static_cast<const std::byte*>(from), memory_.data() + to, pool_);
+  if (checker_ != nullptr) checker_->copied_to_card(to, how, memory_.data());
+  return misfits;
+}
+
+void SoftwareCard::take(Address from, const DmaDescriptor& how, void* to,
+                        const std::string& where) {
+  if (checker_ != nullptr) checker_->check_copy_to_host(from, how, where);
+  run_to_host(how, memory_.data() + from, static_cast<std::byte*>(to), pool_);
+}
+
 Ticket SoftwareCard::copy_to_card(QueueId queue, Address to,
                                   std::shared_ptr<const DmaDescriptor> how, const void* from,
                                   Keepalive alive) {
@@ -122,9 +150,7 @@ Ticket SoftwareCard::copy_to_card(QueueId queue, Address to,
   job.queue = queue;
   job.alive = std::move(alive);
   job.run = [this, queue, how, from, to] {
-    const int64_t misfits =
-        run_to_card(*how, static_cast<const std::byte*>(from), memory_.data() + to, pool_);
-    if (checker_ != nullptr) checker_->copied_to_card(to, *how, memory_.data());
+    const int64_t misfits = put(to, *how, from);
     if (misfits == 0) return;
     throw ConversionOverflow(std::to_string(misfits) + " of the values copied to Spyre card " +
                              std::to_string(index_) + " (queue " + std::to_string(queue) +
@@ -144,10 +170,7 @@ Ticket SoftwareCard::copy_to_host(QueueId queue, Address from,
   job.engine = EngineId::ToHost;
   job.queue = queue;
   job.alive = std::move(alive);
-  job.run = [this, queue, how, to, from] {
-    if (checker_ != nullptr) checker_->check_copy_to_host(from, *how, where(queue));
-    run_to_host(*how, memory_.data() + from, static_cast<std::byte*>(to), pool_);
-  };
+  job.run = [this, queue, how, to, from] { take(from, *how, to, where(queue)); };
   return enqueue_transfer(std::move(job), "to the host", from, *how);
 }
 
@@ -199,8 +222,12 @@ ProgramFigures SoftwareCard::figures(ProgramId id) const {
   const Program& program = *loaded.program;
   uint32_t cores = 0;
   for (const StepRecord& step : program.steps) cores |= step.cores;
-  return {program.nanoseconds, program.bytes_read, program.bytes_written, std::popcount(cores),
-          *std::max_element(program.lx_high_water.begin(), program.lx_high_water.end())};
+  return {program.nanoseconds,
+          program.bytes_read,
+          program.bytes_written,
+          std::popcount(cores),
+          *std::max_element(program.lx_high_water.begin(), program.lx_high_water.end()),
+          program.figures};
 }
 
 SoftwareCard::Loaded SoftwareCard::find_program(ProgramId program) const {
@@ -309,6 +336,28 @@ Ticket SoftwareCard::host_function(QueueId queue, std::function<void()> function
   return scheduler_.enqueue(std::move(job));
 }
 
+Ticket SoftwareCard::exchange(Exchange exchange) {
+  const Nanoseconds out = cost::link_nanoseconds(exchange.bytes_out);
+  const Nanoseconds in = cost::link_nanoseconds(exchange.bytes_in);
+  count([&](Counters& counters) {
+    ++counters.exchanges;
+    counters.bytes_out += exchange.bytes_out;
+    counters.bytes_in += exchange.bytes_in;
+    counters.link_busy += std::max(out, in);
+  });
+  return scheduler_.enqueue_exchange(std::move(exchange), out, in);
+}
+
+void SoftwareCard::read_now(Address from, const DmaDescriptor& how, void* to) {
+  check_transfer(from, &how);
+  take(from, how, to, "Spyre card " + std::to_string(index_) + ", an exchange: ");
+}
+
+void SoftwareCard::write_now(Address to, const DmaDescriptor& how, const void* from) {
+  check_transfer(to, &how);
+  put(to, how, from);
+}
+
 // ---- Order and state ---------------------------------------------------------------------------
 
 Ticket SoftwareCard::record(QueueId queue) { return scheduler_.record(queue); }
@@ -324,6 +373,7 @@ void SoftwareCard::count(const std::function<void(Counters&)>& change) {
   if (scheduler_.has_fault()) return;
   std::lock_guard lock(mutex_);
   change(counters_);
+  if (telemetry_ != nullptr) telemetry_->publish(counters_);
 }
 
 Counters SoftwareCard::counters() const {

@@ -44,6 +44,9 @@ class SoftwareCard final : public Driver {
   ProgramFigures figures(ProgramId program) const override;
   Ticket launch(QueueId queue, ProgramId program, std::span<const Binding> bindings) override;
   Ticket host_function(QueueId queue, std::function<void()> function) override;
+  Ticket exchange(Exchange exchange) override;
+  void read_now(Address from, const DmaDescriptor& how, void* to) override;
+  void write_now(Address to, const DmaDescriptor& how, const void* from) override;
 
   Ticket record(QueueId queue) override;
   void block(QueueId queue, Ticket until) override;
@@ -60,6 +63,8 @@ class SoftwareCard final : public Driver {
 
  private:
   void check_transfer(Address address, const DmaDescriptor* how) const;
+  int64_t put(Address to, const DmaDescriptor& how, const void* from);
+  void take(Address from, const DmaDescriptor& how, void* to, const std::string& where);
   void check_bindings(const Program& program, std::span<const Binding> bindings) const;
   struct Loaded {
     std::shared_ptr<const Program> program;
@@ -74,6 +79,7 @@ class SoftwareCard final : public Driver {
 
   const int index_;
   const CardProperties properties_;
+  CardTelemetry* const telemetry_;  // null: nothing is published
   ThreadPool pool_;
   Executor executor_;
   const std::unique_ptr<Checker> checker_;  // null: not in checked mode

@@ -10,7 +10,6 @@ namespace {
 
 // ---- Published: fitted by others to measurements on hardware, fp16 ----------------------------
 
-constexpr double kMemoryRate = 150;         // LPDDR5 one way, shared by all cores
 constexpr double kTurnaround = 0.00574;     // ns per byte that goes against the main direction
 constexpr double kRestickifyRate = 116;     // standalone, through LPDDR5
 constexpr double kCrossRowRate = 113;       // standalone cross-row reduction
@@ -18,7 +17,6 @@ constexpr double kBroadcastRate = 118;      // standalone pointwise with a broad
 constexpr double kRowReductionFloor = 114;  // read rate of a standalone row reduction ...
 constexpr double kRowReductionGain = 61;    // ... which is higher while there are few rows
 constexpr double kRowReductionDecay = 3700;
-constexpr double kMacRate = 1140;  // per core
 constexpr double kRowsPerPass = 8;
 constexpr double kPassesToFill = 8;
 constexpr double kFreeBroadcast = 8;      // cores that share a matmul operand free of charge
@@ -145,6 +143,8 @@ int64_t relayed_bytes(int64_t bytes, int takers) {
   const double rounds = std::max(1.0, takers / kFreeBroadcast);
   return static_cast<int64_t>(std::ceil(static_cast<double>(bytes) * rounds));
 }
+
+Limits limits() { return {kMacRate, kMemoryRate, kPcieRate}; }
 
 int64_t dma_nanoseconds(int64_t bytes) {
   return whole_nanoseconds(static_cast<double>(bytes) / kPcieRate);

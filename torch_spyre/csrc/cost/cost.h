@@ -8,6 +8,10 @@
 
 namespace spyre::cost {
 
+// The limits of a roofline, per nanosecond. Published: fitted to measurements on hardware, fp16.
+inline constexpr double kMacRate = 1140;    // multiply-adds of a core
+inline constexpr double kMemoryRate = 150;  // bytes of LPDDR5, one way, shared by all cores
+
 // Which published law prices the step's LPDDR5 traffic.
 enum class Traffic : uint8_t {
   Fused = 0,       // any fused kernel, and everything not named below
@@ -67,6 +71,12 @@ int64_t ring_bytes(const Step& step);
 // What a part of a tensor counts that one core sends to others (ours). They take it as it passes,
 // up to eight of them free of charge, as with the operands of a matmul.
 int64_t relayed_bytes(int64_t bytes, int takers);
+
+// What a nanosecond can hold at most: multiply-adds of 16 bits on one core, bytes one way.
+struct Limits {
+  double macs, memory_bytes, pcie_bytes;
+};
+Limits limits();
 
 // One DMA transfer over the host link.
 int64_t dma_nanoseconds(int64_t bytes);

@@ -1,8 +1,5 @@
 #include "runtime/card_program.h"
 
-#include <mutex>
-
-#include "runtime/activity.h"
 #include "runtime/errors.h"
 #include "runtime/stream.h"
 
@@ -13,34 +10,46 @@ ProgramId CardProgram::loaded(c10::DeviceIndex device) const {
     return known - 1;
   }
   static std::mutex loading;
-  const std::lock_guard lock(loading);
-  if (const ProgramId known = loaded_[device].load()) {
-    return known - 1;
-  }
-  const ProgramId id = translated([&] {
-    return driver(device).load(std::as_bytes(std::span(bytes.data(), bytes.size())), names);
+  const auto load = [&] {
+    const std::lock_guard lock(loading);
+    if (const ProgramId known = loaded_[device].load()) {
+      return known - 1;
+    }
+    const auto program = std::as_bytes(std::span(bytes.data(), bytes.size()));
+    const ProgramId id = driver(device).load(program, names);
+    loaded_[device].store(id + 1, std::memory_order_release);
+    return id;
+  };
+  return translated(load, Phase::Launch);
+}
+
+std::shared_ptr<const ProgramFigures> CardProgram::figures(c10::DeviceIndex device,
+                                                           ProgramId id) const {
+  std::call_once(has_figures_, [&] {
+    figures_ = std::make_shared<const ProgramFigures>(driver(device).figures(id));
   });
-  loaded_[device].store(id + 1, std::memory_order_release);
-  return id;
+  return figures_;
 }
 
 void CardProgram::launch(c10::DeviceIndex device, std::span<const Binding> bindings,
-                         std::string_view name) const {
+                         std::string_view name,
+                         const std::shared_ptr<const StepLabels>& labels) const {
   const ProgramId id = loaded(device);
   const QueueId queue = current_queue(device);
   const int64_t asked = host_now();
-  const Ticket ticket = translated([&] { return driver(device).launch(queue, id, bindings); });
+  const auto launch = [&] { return driver(device).launch(queue, id, bindings); };
+  const Ticket ticket = translated(launch, Phase::Launch);
   if (asked != 0) {
-    const ProgramFigures figures = driver(device).figures(id);
     Activity activity;
     activity.asked = asked;
-    activity.name = names.kernel.empty() ? std::string(name) : names.kernel;
+    activity.name = name;
     activity.device = device;
     activity.queue = queue;
-    activity.bytes_read = figures.bytes_read;
-    activity.bytes_written = figures.bytes_written;
-    activity.cores = figures.cores;
-    activity.lx_bytes = figures.lx_bytes;
+    activity.program = static_cast<int64_t>(id);
+    activity.figures = figures(device, id);
+    activity.bytes_read = activity.figures->bytes_read;
+    activity.bytes_written = activity.figures->bytes_written;
+    activity.labels = labels;
     record_activity(std::move(activity), ticket);
   }
 }

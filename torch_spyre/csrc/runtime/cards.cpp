@@ -5,8 +5,11 @@
 
 #include <array>
 #include <atomic>
+#include <cstdlib>
+#include <memory>
 #include <mutex>
 
+#include "card/telemetry.h"
 #include "runtime/env.h"
 #include "runtime/errors.h"
 #include "runtime/python_lock.h"
@@ -17,6 +20,7 @@ namespace {
 // Deliberately never destroyed: tensors that outlive main() still free their memory through it.
 struct Registry {
   std::mutex opening;
+  std::unique_ptr<TelemetryPage> page;  // null: nothing is published
   std::array<std::atomic<Driver*>, kMaxCards> open{};
   std::atomic<bool> bad_fork{false};
 };
@@ -30,23 +34,40 @@ thread_local c10::DeviceIndex this_thread_device = -1;
 
 void mark_bad_fork() { registry().bad_fork = any_open(); }
 
-Driver& open_driver(c10::DeviceIndex index) {
+void remove_page() {
+  if (registry().page != nullptr) registry().page->unlink();
+}
+
+// Before the first card opens: what a fork and the end of the process have to know.
+void prepare(const Environment& env) {
+  pthread_atfork(nullptr, nullptr, mark_bad_fork);
+  if (!env.monitor) return;
+  registry().page = TelemetryPage::create();
+  std::atexit(remove_page);
+}
+
+Driver& open_driver_locked(c10::DeviceIndex index) {
   Registry& cards = registry();
   const std::lock_guard lock(cards.opening);
   if (Driver* opened = cards.open[index].load()) {
     return *opened;
   }
-  static std::once_flag watch_forks;
-  std::call_once(watch_forks, [] { pthread_atfork(nullptr, nullptr, mark_bad_fork); });
   const Environment& env = environment();
+  static std::once_flag prepared;
+  std::call_once(prepared, prepare, env);
   CardConfig config;
   config.index = env.visible[index];
   config.memory_bytes = env.card_memory;
   config.threads = env.card_threads;
   config.check = env.card_check;
-  Driver* opened = translated([&] { return open_software_card(config); }).release();
+  if (cards.page != nullptr) config.telemetry = &cards.page->card(config.index);
+  Driver* opened = open_software_card(config).release();
   cards.open[index].store(opened);
   return *opened;
+}
+
+Driver& open_driver(c10::DeviceIndex index) {
+  return translated([&]() -> Driver& { return open_driver_locked(index); });
 }
 
 }  // namespace

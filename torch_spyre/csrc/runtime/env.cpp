@@ -6,8 +6,11 @@
 #include <cctype>
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
+#include <initializer_list>
 #include <limits>
 #include <optional>
+#include <string_view>
 
 #include "card/kernels.h"
 #include "runtime/cards.h"
@@ -52,14 +55,18 @@ std::optional<int64_t> integer_between(const char* name, int64_t low, int64_t hi
   return value;
 }
 
+std::string in_lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
 bool flag(const char* name, bool otherwise) {
   const auto text = read(name);
   if (!text) {
     return otherwise;
   }
-  std::string lower = *text;
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::string lower = in_lower_case(*text);
   if (lower == "1" || lower == "true" || lower == "on") {
     return true;
   }
@@ -160,22 +167,57 @@ std::vector<int> visible_devices(int cards) {
   return visible;
 }
 
-// Read by the compiler, which is Python and loaded late; a wrong value is told at once.
-void check_compiler_variables() {
+void one_of(const char* name, std::initializer_list<std::string_view> legal) {
+  const auto text = read(name);
+  if (!text || std::find(legal.begin(), legal.end(), in_lower_case(*text)) != legal.end()) {
+    return;
+  }
+  std::string names;
+  for (const std::string_view& value : legal) {
+    const bool is_last = &value == legal.end() - 1;
+    names += (names.empty() ? "" : is_last ? " or " : ", ") + std::string(value);
+  }
+  reject(name, *text, names);
+}
+
+// What will be made there: a file, or a directory of files. It need not exist, its folder must.
+void place_for(const char* name, bool is_directory) {
+  const auto text = read(name);
+  if (!text) {
+    return;
+  }
+  namespace fs = std::filesystem;
+  std::error_code none;
+  const fs::path path(*text);
+  const bool is_there = fs::exists(path, none);
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  if ((is_there && fs::is_directory(path, none) != is_directory) ||
+      (!is_there && !fs::is_directory(folder, none))) {
+    reject(name, *text,
+           std::string(is_directory ? "a directory" : "a file") +
+               ", or a name for one in a directory that exists");
+  }
+}
+
+// Read by Python code that is loaded late; a wrong value is told at once.
+void check_python_variables() {
   integer_between("SENCORES", 1, 32);
   flag("LX_PLANNING", true);
+  flag("SPYRE_DUMP_COST", false);
   flag("SPYRE_INDUCTOR_LOG", false);
-  flag("TORCH_SPYRE_FFDC", false);
+  flag("TORCH_SPYRE_PROGRESS", true);
+  flag("TORCH_SPYRE_TIMING", false);
+  one_of("LAYOUT_SOLVER", {"greedy", "firstfit", "bestfit", "exact"});
+  one_of("SPYRE_INDUCTOR_LOG_LEVEL", {"debug", "info", "warning", "error"});
+  one_of("SPYRE_PLAN", {"full", "basic"});
+  place_for("SPYRE_LOG_FILE", false);
+  place_for("TORCH_SPYRE_FFDC_DIR", true);
   if (const auto text = read("DXP_LX_FRAC_AVAIL")) {
     char* end = nullptr;
     const double fraction = std::strtod(text->c_str(), &end);
     if (*end != '\0' || !(fraction >= 0 && fraction < 1)) {
       reject("DXP_LX_FRAC_AVAIL", *text, "a fraction of at least 0 and below 1");
     }
-  }
-  if (const auto name = read("LAYOUT_SOLVER");
-      name && *name != "greedy" && *name != "firstfit" && *name != "bestfit") {
-    reject("LAYOUT_SOLVER", *name, "greedy, firstfit or bestfit");
   }
 }
 
@@ -202,10 +244,12 @@ Environment read_environment() {
   env.card_threads =
       static_cast<int>(integer_between("SPYRE_CARD_THREADS", 1, kMaxThreads).value_or(0));
   env.card_check = check_mode();
+  env.monitor = flag("SPYRE_MONITOR", true);
   env.debug = flag("TORCH_SPYRE_DEBUG", false);
   env.downcast_warning = flag("TORCH_SPYRE_DOWNCAST_WARN", true);
   env.fallback = fallback_mode();
-  check_compiler_variables();
+  env.reports_failures = flag("TORCH_SPYRE_FFDC", false);
+  check_python_variables();
   try {
     kernels::table();  // reads SPYRE_CARD_ISA
   } catch (const std::invalid_argument& error) {
@@ -219,6 +263,11 @@ Environment read_environment() {
 const Environment& environment() {
   static const Environment env = read_environment();  // a throw leaves it to the next caller
   return env;
+}
+
+void check_environment() {
+  static const bool is_right = (read_environment(), true);  // a throw leaves it to the next caller
+  static_cast<void>(is_right);
 }
 
 const Environment* environment_or_null() noexcept {

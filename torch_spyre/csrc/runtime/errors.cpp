@@ -6,10 +6,47 @@
 
 #include "card/driver.h"
 #include "card/program.h"
+#include "runtime/env.h"
 
 namespace spyre {
 namespace {
+
 RaiseOverflow raise_overflow_hook = nullptr;
+OnFailure failure_hook = nullptr;
+
+}  // namespace
+
+void set_on_failure(OnFailure on_failure) { failure_hook = on_failure; }
+
+void report_failure(Phase phase, const char* kind, const std::string& message) noexcept {
+  const Environment* env = environment_or_null();
+  if (failure_hook == nullptr || env == nullptr || !env->reports_failures) {
+    return;
+  }
+  try {
+    failure_hook(phase == Phase::Launch ? "launch" : "runtime", kind, message);
+  } catch (...) {  // the failure itself is what counts
+  }
+}
+
+void report_failure(Phase phase) noexcept {
+  try {
+    throw;
+  } catch (const OutOfMemory& error) {
+    report_failure(phase, "OutOfMemory", error.what());
+  } catch (const ConversionOverflow& error) {
+    report_failure(phase, "ConversionOverflow", error.what());
+  } catch (const CardFault& error) {
+    report_failure(phase, fault_name(error.kind), error.what());
+  } catch (const ProgramError& error) {
+    report_failure(phase, "ProgramError", error.what());
+  } catch (const c10::Error& error) {
+    report_failure(phase, "Error", error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    report_failure(phase, "Error", error.what());
+  } catch (...) {
+    report_failure(phase, "Error", "");
+  }
 }
 
 void set_raise_overflow(RaiseOverflow raise) { raise_overflow_hook = raise; }

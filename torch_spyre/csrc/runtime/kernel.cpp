@@ -182,9 +182,13 @@ struct Kernel::Copies {
 
 Kernel::Kernel(std::string program, std::vector<ArgView> views, int64_t pool_bytes, int64_t extents,
                ProgramNames names)
-    : views_(std::move(views)), pool_bytes_(pool_bytes), extents_(extents) {
-  program_.bytes = std::move(program);
-  program_.names = std::move(names);
+    : program_(std::make_shared<CardProgram>()),
+      name_(names.kernel),
+      views_(std::move(views)),
+      pool_bytes_(pool_bytes),
+      extents_(extents) {
+  program_->bytes = std::move(program);
+  program_->names = std::move(names);
   TORCH_CHECK_VALUE(pool_bytes >= 0 && extents >= 0, "kernel ", name(),
                     ": pool_bytes and extents can't be negative");
   if (pool_bytes > 0) {
@@ -202,6 +206,16 @@ Kernel::Kernel(std::string program, std::vector<ArgView> views, int64_t pool_byt
     check_layout(*view.layout, view.dtype, strided_reach(view.size, view.stride));
     frames_.emplace_back(view);
   }
+}
+
+Kernel Kernel::labelled(std::string name, StepLabels labels) const {
+  const size_t steps = program_->names.steps.size();
+  TORCH_CHECK_VALUE(labels.size() == steps, "kernel ", name, ": ", labels.size(), " labels for ",
+                    steps, " steps");
+  Kernel other(*this);
+  other.name_ = std::move(name);
+  other.labels_ = std::make_shared<const StepLabels>(std::move(labels));
+  return other;
 }
 
 std::string Kernel::argument(size_t index) const {
@@ -286,7 +300,8 @@ void Kernel::launch(c10::ArrayRef<at::Tensor> tensors, c10::IntArrayRef extents)
                       " is given; lengths can't be negative");
     bindings.push_back({static_cast<uint64_t>(extent), 0});
   }
-  program_.launch(device, std::span<const Binding>(bindings.data(), bindings.size()));
+  program_->launch(device, std::span<const Binding>(bindings.data(), bindings.size()), name_,
+                   labels_);
   for (size_t index = 0; index < tensors.size(); ++index) {
     if (views_[index].is_written) note_write(tensors[index].storage());
   }

@@ -11,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -63,16 +64,20 @@ class Kernel {
   Kernel(std::string program, std::vector<ArgView> views, int64_t pool_bytes, int64_t extents,
          ProgramNames names);
 
+  // The same program under the name, and with the steps, that it has elsewhere in a model.
+  // Throws c10::ValueError unless there is a label for each step.
+  Kernel labelled(std::string name, StepLabels labels) const;
+
   // Queues the kernel on the current stream of the tensors' device. A tensor stands for the place
   // where it starts; size and strides are those of the view. Throws for a tensor that is not on
   // the card, or whose storage is not laid out as compiled.
   void launch(c10::ArrayRef<at::Tensor> tensors, c10::IntArrayRef extents) const;
 
-  // Loads the program, so that the first launch doesn't have to.
-  void load(c10::DeviceIndex device) const { program_.loaded(device); }
+  // Loads the program, so that the first launch doesn't have to; its number on the card.
+  ProgramId load(c10::DeviceIndex device) const { return program_->loaded(device); }
 
-  const std::string& name() const { return program_.names.kernel; }
-  const std::string& program() const { return program_.bytes; }
+  const std::string& name() const { return name_; }
+  const std::string& program() const { return program_->bytes; }
   const std::vector<ArgView>& views() const { return views_; }
   int64_t pool_bytes() const { return pool_bytes_; }
   int64_t extents() const { return extents_; }
@@ -85,7 +90,9 @@ class Kernel {
   void check_storage(size_t index, const CardStorage& storage, int64_t start) const;
   std::string argument(size_t index) const;  // for messages
 
-  CardProgram program_;
+  std::shared_ptr<CardProgram> program_;  // of all that are labelled alike
+  std::string name_;
+  std::shared_ptr<const StepLabels> labels_;
   std::vector<ArgView> views_;
   std::vector<ViewFrame> frames_;  // of the views
   int64_t pool_bytes_;

@@ -39,22 +39,33 @@ from torch_spyre.ops.views import layout
 
 def plan_traced(name: str, args: Sequence[Argument]) -> Plan:
     """Plan any aten operation ("aten::sum.dim_IntList") that has a form on the card."""
-    # Whatever modes and defaults the caller has set: this is nobody's computation.
-    with torch._C.DisableTorchFunction(), torch.no_grad():
-        planner = _Planner(name, args, may_gather_rows=True)
+    # Whatever modes and defaults the caller has set: this is nobody's computation. Not by
+    # torch.no_grad(): an interruption inside its __enter__ would leave gradients off for good.
+    had_gradients = torch.is_grad_enabled()
+    with torch._C.DisableTorchFunction():
         try:
-            return planner.plan()
-        except RuntimeError as error:
-            if not _is_unsupported(error):
-                raise
-            if not planner.tracer.gathers_rows:
-                raise UnsupportedError(str(error)) from error
-        try:
-            return _Planner(name, args, may_gather_rows=False).plan()
-        except RuntimeError as error:
-            if _is_unsupported(error):
-                raise UnsupportedError(str(error)) from error
+            torch._C._set_grad_enabled(False)
+            return _plan_with_or_without_rows(name, args)
+        finally:
+            torch._C._set_grad_enabled(had_gradients)
+
+
+def _plan_with_or_without_rows(name: str, args: Sequence[Argument]) -> Plan:
+    """Gather rows where that helps; plan once more without where it can't be done so."""
+    planner = _Planner(name, args, may_gather_rows=True)
+    try:
+        return planner.plan()
+    except RuntimeError as error:
+        if not _is_unsupported(error):
             raise
+        if not planner.tracer.gathers_rows:
+            raise UnsupportedError(str(error)) from error
+    try:
+        return _Planner(name, args, may_gather_rows=False).plan()
+    except RuntimeError as error:
+        if _is_unsupported(error):
+            raise UnsupportedError(str(error)) from error
+        raise
 
 
 def _is_unsupported(error: RuntimeError) -> bool:

@@ -295,6 +295,8 @@ _META_ONLY = frozenset(
 _MADE_LIKE_OUT = frozenset(["eye", "linspace", "logspace"])
 # Sums on the way, too, are of the dtype of `out=`.
 _COMPUTED_IN_OUT = frozenset(["cumsum", "cumprod"])
+# Each of the list of tensors is cast to the dtype of `out=` by itself.
+_GATHERED_IN_OUT = frozenset(["cat"])
 
 
 def write_results(
@@ -339,9 +341,19 @@ def run_functional(
         kept.setdefault("dtype", targets[0].dtype)
     if name in _COMPUTED_IN_OUT and targets[0].dtype is not torch.bool:
         kept["dtype"] = kept.get("dtype") or targets[0].dtype
+    if name in _GATHERED_IN_OUT:
+        positional[0] = _cast(positional[0], targets[0].dtype)
     result = packet(*positional, **kept)
     results = list(result) if isinstance(result, list | tuple) else [result]
     return results[: len(targets)], targets
+
+
+def _cast(tensors: Sequence[torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
+    """Without the common dtype on the way, which may hold less than the last one."""
+    common = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    if not torch.can_cast(common, dtype):
+        raise UnsupportedError(f"`out=` of {dtype}, which {common} is not cast to")
+    return [tensor.to(dtype) for tensor in tensors]
 
 
 def _key(tensor: torch.Tensor) -> int:

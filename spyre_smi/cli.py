@@ -1,0 +1,117 @@
+"""The commands `spyre-smi` and `aiu-smi`.
+
+Exit codes: 0, all went well; 2, what was asked for can't be done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+from collections.abc import Sequence
+from itertools import islice
+
+from spyre_smi import display
+from spyre_smi.samples import Sample, samples
+
+DONE, UNUSABLE = 0, 2
+TABLE_WINDOW, DMON_DELAY = 0.25, 1.0  # seconds
+LONGEST_DELAY = 3600.0
+
+DESCRIPTION = """\
+What the Spyre cards of this machine are doing: a table of the cards that are open and the processes
+that opened them. With `dmon`, a line per card again and again, until ctrl-C."""
+EPILOG = """\
+Utilisation, bandwidth, power and clock are modelled. Processes with SPYRE_MONITOR=0 are not seen,
+those of other users only by root. Exit codes: 0, all went well; 2, what was asked can't be done."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.count is not None and options.mode != "dmon":
+        parser.error("-c counts the samples of dmon")
+    try:
+        return _dmon(options) if options.mode == "dmon" else _table(options)
+    except BrokenPipeError:  # `spyre-smi dmon | head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except KeyboardInterrupt:  # how people end dmon
+        return DONE
+    except OSError as error:
+        return _refuse(f"can't look for cards: {error}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="spyre-smi",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("mode", nargs="?", choices=["dmon"], help="sample again and again")
+    parser.add_argument(
+        "-d",
+        "--delay",
+        type=_seconds,
+        metavar="SECONDS",
+        help=f"how long a sample looks (default {TABLE_WINDOW:g}, with dmon {DMON_DELAY:g})",
+    )
+    parser.add_argument(
+        "-c", "--count", type=_positive, metavar="N", help="dmon: end after N samples"
+    )
+    parser.add_argument(
+        "-i", "--card", type=int, action="append", metavar="N", help="only this card"
+    )
+    parser.add_argument(
+        "-p", "--pid", type=int, action="append", metavar="PID", help="only this process"
+    )
+    parser.add_argument("--json", action="store_true", help="a JSON document (dmon: one per line)")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not (math.isfinite(value) and 0.01 <= value <= LONGEST_DELAY):
+        raise argparse.ArgumentTypeError(f"{text} is not from 0.01 to {LONGEST_DELAY:g} seconds")
+    return value
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of samples: at least 1")
+    return value
+
+
+def _table(options: argparse.Namespace) -> int:
+    sample = next(samples(options.delay or TABLE_WINDOW, options.card or (), options.pid or ()))
+    if not sample.rows and (options.card or options.pid):
+        return _refuse("no process with a Spyre card open fits --card and --pid")
+    if options.json:
+        print(json.dumps(sample.document(), indent=2))
+    else:
+        display.print_table(sample)
+    sys.stdout.flush()
+    return DONE
+
+
+def _dmon(options: argparse.Namespace) -> int:
+    taken = samples(options.delay or DMON_DELAY, options.card or (), options.pid or ())
+    if not options.json:
+        display.print_headings()
+    for sample in islice(taken, options.count):
+        _print_json_line(sample) if options.json else display.print_lines(sample)
+    return DONE
+
+
+def _print_json_line(sample: Sample) -> None:
+    print(json.dumps(sample.document()), flush=True)
+
+
+def _refuse(problem: str) -> int:
+    print(f"spyre-smi: {problem}", file=sys.stderr)
+    return UNUSABLE

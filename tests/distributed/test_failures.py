@@ -1,0 +1,133 @@
+"""Ranks that die, hang or leave: the others end in time, and say who it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.distributed import launch
+
+BEGIN = """
+import datetime, os, signal, sys, time
+import torch
+from torch import distributed as dist
+dist.init_process_group("spyreccl", timeout=datetime.timedelta(seconds=6))
+rank = dist.get_rank()
+x = torch.ones(1000, device="spyre")
+dist.all_reduce(x)
+"""
+
+
+def run(script: str, world: int, seconds: float = 60) -> tuple[list[str], list[int]]:
+    """Outputs and exit codes of the ranks."""
+    ranks = launch.start(["-c", BEGIN + script], world)
+    outputs = launch.finish(ranks, seconds)
+    return outputs, [rank.process.returncode for rank in ranks]
+
+
+def shared_memory() -> set[str]:
+    """All but the pages of spyre-smi: the next process that opens a card removes a killed one's."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith("torch-spyre.")}
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Other tests that run meanwhile may have shared memory as well, for a while."""
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_a_killed_rank_is_named_by_all_others() -> None:
+    before = shared_memory()
+    outputs, codes = run(
+        """
+if rank == 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    dist.all_reduce(x)
+except dist.DistBackendError as error:
+    print("told:", error)
+    sys.exit(3)
+""",
+        world=4,
+    )
+    assert codes == [3, 3, -signal.SIGKILL, 3], outputs
+    for rank in (0, 1, 3):
+        assert "rank 2 gives no sign of life" in outputs[rank], outputs[rank]
+        assert f"all_reduce #2 of group '0' (ranks 0 1 2 3) on rank {rank}" in outputs[rank]
+    wait_until(lambda: shared_memory() <= before)
+
+
+def test_a_process_ends_though_a_receive_is_under_way() -> None:
+    outputs, codes = run(
+        """
+if rank == 0:
+    work = dist.irecv(torch.empty(3, device="spyre"), 1)
+""",
+        world=2,
+        seconds=30,
+    )
+    assert codes == [0, 0], outputs
+
+
+def test_a_send_that_nobody_takes_fails_and_names_the_peer() -> None:
+    outputs, codes = run(
+        """
+if rank == 0:
+    try:
+        dist.send(x, 1)
+    except dist.DistBackendError as error:
+        print("told:", error)
+else:
+    time.sleep(8)
+""",
+        world=2,
+    )
+    assert codes == [0, 0], outputs
+    assert "send" in outputs[0] and "peer rank 1" in outputs[0], outputs[0]
+
+
+def test_a_fault_of_the_card_is_told_and_waits_for_nobody() -> None:
+    outputs, _ = run(
+        """
+from torch_spyre import _C
+if rank == 0:
+    _C.inject_fault(x.get_device(), "CardLost")
+    try:
+        dist.all_reduce(x * 2)
+    except dist.DistBackendError as error:
+        print("told:", error)
+""",
+        world=2,
+    )
+    assert "did not run: the card has a fault" in outputs[0], outputs
+
+
+@pytest.mark.parametrize("backend", ["spyreccl", "cpu:gloo,spyre:spyreccl"])
+def test_torchrun_gives_every_process_its_card(backend: str, tmp_path: Path) -> None:
+    script = tmp_path / "ranks.py"
+    script.write_text(f"""
+import torch
+from torch import distributed as dist
+dist.init_process_group({backend!r})
+x = torch.ones(3, device="spyre")
+dist.all_reduce(x)
+dist.barrier()
+said = f"{{x.device}} {{x.tolist()}} {{torch.spyre.device_count()}}"
+open({str(tmp_path)!r} + f"/rank{{dist.get_rank()}}", "w").write(said)
+dist.destroy_process_group()
+""")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += ["--master-port", str(launch.free_port()), str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        assert (tmp_path / f"rank{rank}").read_text() == f"spyre:{rank} [2.0, 2.0, 2.0] 2"

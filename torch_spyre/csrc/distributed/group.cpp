@@ -1,0 +1,432 @@
+#include "distributed/group.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "distributed/collectives.h"
+#include "runtime/activity.h"
+#include "runtime/cards.h"
+#include "runtime/dtypes.h"
+#include "runtime/storage.h"
+#include "runtime/stream.h"
+
+namespace spyre::distributed {
+namespace {
+
+// Ranks whose calls contradict each other. All of them know, and the group stays usable.
+struct Disagreement : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+std::exception_ptr as_error(const std::string& what) {
+  try {
+    C10_THROW_ERROR(DistBackendError, what);
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+std::string list(const std::vector<int64_t>& numbers) {
+  std::string text;
+  for (const int64_t number : numbers) text += (text.empty() ? "" : " ") + std::to_string(number);
+  return text;
+}
+
+struct Groups {
+  std::mutex mutex;
+  std::set<Group*> all;
+};
+Groups& groups() {
+  static Groups* one = new Groups();  // threads may outlive statics
+  return *one;
+}
+
+MakeGloo& gloo_maker() {
+  static MakeGloo* one = new MakeGloo();
+  return *one;
+}
+
+// What a sender tells a receiver before the data: enough to refuse it, and to take it all the same.
+struct Announcement {
+  int64_t dtype = 0;
+  int64_t numel = 0;
+};
+
+template <typename T>
+std::span<std::byte> bytes_of(T& value) {
+  return std::as_writable_bytes(std::span(&value, 1));
+}
+
+// Inputs up to this size need no second message.
+constexpr size_t kWithDeclaration = 4096;
+
+// Gloo's tags for the announcement and for the data of a message.
+int announcement_tag(int tag) { return 2 * tag; }
+int data_tag(int tag) { return 2 * tag + 1; }
+
+int64_t total_bytes(const std::vector<Part>& parts) {
+  return std::accumulate(parts.begin(), parts.end(), int64_t{0},
+                         [](int64_t sum, const Part& part) { return sum + part.bytes; });
+}
+
+Bytes read_all(const std::vector<Part>& parts) {
+  Bytes bytes(static_cast<size_t>(total_bytes(parts)));
+  std::byte* to = bytes.data();
+  for (const Part& part : parts) {
+    read_part(part, to);
+    to += part.bytes;
+  }
+  return bytes;
+}
+
+void write_all(const std::vector<Part>& parts, const Bytes& bytes) {
+  const std::byte* from = bytes.data();
+  for (const Part& part : parts) {
+    write_part(part, from);
+    from += part.bytes;
+  }
+}
+
+// The whole of what a collective is about, as the clock counts it.
+int64_t clocked_bytes(const Call& call) {
+  using cost::Collective;
+  switch (call.what) {
+    case Collective::AllGather:
+    case Collective::Receive:
+      return total_bytes(call.outputs);
+    case Collective::Broadcast:
+      return std::max(total_bytes(call.inputs), total_bytes(call.outputs));
+    case Collective::Gather:
+    case Collective::Scatter: {  // all ranks' together
+      const auto ranks = static_cast<int64_t>(call.send.size());
+      return std::max(total_bytes(call.inputs), total_bytes(call.outputs)) *
+             (call.inputs.empty() || call.outputs.empty() ? ranks : 1);
+    }
+    default:
+      return total_bytes(call.inputs);
+  }
+}
+
+}  // namespace
+
+// A call on its way. If the card drops it, its work fails when the last reference goes.
+struct Group::Operation {
+  Call call;
+  c10::DeviceIndex device = -1;
+  int peer = -1;
+  int tag = 0;
+  std::string name;  // in profiles
+  std::shared_ptr<Group> group;
+  c10::intrusive_ptr<SpyreWork> work;
+  Bytes inputs;
+
+  // The card has come to it, and wants to be told when it is over.
+  void begin(std::function<void()> finish) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!is_complete_) std::swap(finish_, finish);
+    }
+    if (finish) finish();
+  }
+
+  void complete(std::exception_ptr error) {
+    std::function<void()> finish;
+    {
+      const std::lock_guard lock(mutex_);
+      if (std::exchange(is_complete_, true)) return;
+      std::swap(finish_, finish);
+    }
+    if (finish) finish();
+    work->complete(std::move(error));
+  }
+
+  ~Operation() {
+    {
+      const std::lock_guard lock(group->mutex_);
+      group->under_way_.erase(this);
+    }
+    complete(as_error(group->title(call) + " did not run: the card has a fault, which the next "
+                                           "synchronising call tells"));
+  }
+
+ private:
+  std::mutex mutex_;
+  bool is_complete_ = false;
+  std::function<void()> finish_;
+};
+
+void set_make_gloo(MakeGloo make) { gloo_maker() = std::move(make); }
+
+Group::Group(const c10::intrusive_ptr<c10d::Store>& store, int rank, std::string name,
+             std::vector<int64_t> ranks, std::chrono::milliseconds timeout)
+    : transport_(gloo_maker()(c10::make_intrusive<c10d::PrefixStore>("gloo", store), rank,
+                              static_cast<int>(ranks.size()), timeout)),
+      name_(std::move(name)),
+      ranks_(std::move(ranks)),
+      timeout_(timeout),
+      progress_(Progress::start(store, rank, ranks_)) {
+  const std::lock_guard lock(groups().mutex);
+  groups().all.insert(this);
+}
+
+Group::~Group() {
+  const std::lock_guard lock(groups().mutex);
+  groups().all.erase(this);
+}
+
+std::string Group::title(const Call& call) const {
+  return std::string("spyreccl: ") + name_of(call.what) + " #" + std::to_string(call.sequence) +
+         " of group '" + name_ + "' (ranks " + list(ranks_) + ") on rank " +
+         std::to_string(ranks_[rank()]);
+}
+
+// ---- On the caller's thread ---------------------------------------------------------------------
+
+c10::DeviceIndex Group::device_for(const Call& call) {
+  const Part* part = call.first();
+  const std::lock_guard lock(mutex_);
+  if (part == nullptr) {
+    return device_ >= 0 ? device_ : current_device();
+  }
+  if (device_ < 0) {
+    device_ = part->device;
+  }
+  TORCH_CHECK_VALUE(part->device == device_, title(call),
+                    " got a tensor on spyre:", static_cast<int>(part->device),
+                    ", but the group uses spyre:", static_cast<int>(device_),
+                    " of this process: a rank has one card");
+  return device_;
+}
+
+Courier& Group::courier_for(cost::Collective what, int peer, int tag) {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<Courier>& courier = couriers_[{what, peer, tag}];
+  if (courier == nullptr) courier = std::make_shared<Courier>();
+  return *courier;
+}
+
+c10::intrusive_ptr<SpyreWork> Group::collective(Call call) {
+  if (call.what == cost::Collective::Barrier) {
+    call.send.assign(size(), 0);
+    call.receive.assign(size(), 0);
+  }
+  check_parts(call);
+  if (call.reduction) {
+    const Part& part = *call.first();
+    const Meaning meaning = part.dtype == c10::ScalarType::Bool ? Meaning::Truth : Meaning::Number;
+    const std::string why = why_not(*call.reduction, part.format, meaning);
+    TORCH_CHECK_VALUE(why.empty(), "spyreccl: ", name_of(call.what), " of ", part.dtype, ": ", why);
+  }
+  call.sequence = ++sequence_;
+  return submit(std::move(call), -1, 0, *collectives_, &Group::run_collective);
+}
+
+c10::intrusive_ptr<SpyreWork> Group::point_to_point(Call call, int peer, int tag) {
+  TORCH_CHECK_VALUE(peer >= -1 && peer < size() && peer != rank(), title(call), ": rank ", peer,
+                    " is not another rank of the group, which has ", size());
+  TORCH_CHECK_VALUE(tag >= 0 && tag < (1 << 30), title(call), ": tag ", tag,
+                    " is not between 0 and 2^30");
+  const bool is_send = call.what == cost::Collective::Send;
+  Courier& courier = courier_for(call.what, peer, tag);
+  return submit(std::move(call), peer, tag, courier,
+                is_send ? &Group::run_send : &Group::run_receive);
+}
+
+Group::OperationPtr Group::make_operation(Call call, int peer, int tag) {
+  const c10::DeviceIndex device = device_for(call);
+  auto operation = std::make_shared<Operation>();
+  operation->group = shared_from_this();
+  operation->device = device;
+  operation->peer = peer;
+  operation->tag = tag;
+  operation->name = std::string("spyreccl:") + name_of(call.what);
+  if (call.timeout == c10d::kUnsetTimeout) call.timeout = timeout_;
+  const std::lock_guard lock(mutex_);
+  if (queue_ < 0) queue_ = next_queue(operation->device, -1);
+  operation->work =
+      c10::make_intrusive<SpyreWork>(ranks_[rank()], call.type, operation->name.c_str(),
+                                     call.results, call.sequence, operation->device, queue_);
+  operation->call = std::move(call);
+  under_way_.emplace(operation.get(), operation);
+  return operation;
+}
+
+c10::intrusive_ptr<SpyreWork> Group::submit(Call call, int peer, int tag, Courier& courier,
+                                            Body body) {
+  const int64_t asked = host_now();
+  const OperationPtr operation = make_operation(std::move(call), peer, tag);
+  const Call& made = operation->call;
+  for (const Part& part : made.outputs) note_write(part.storage);
+  const cost::LinkTraffic traffic =
+      cost::link_traffic(made.what, clocked_bytes(made), size(), made.root == rank());
+  Driver& card = driver(operation->device);
+  const Ticket after = card.record(current_queue(operation->device));
+  auto begin = [operation, body,
+                courier = courier.shared_from_this()](std::function<void()> finish) {
+    operation->begin(std::move(finish));
+    try {
+      operation->inputs = read_all(operation->call.inputs);
+    } catch (const std::exception& error) {
+      operation->complete(as_error(operation->group->title(operation->call) + ": " + error.what()));
+      return;
+    }
+    courier->post([operation, body] { operation->group->run(*operation, body); });
+  };
+  const Ticket ticket = card.exchange({after, traffic.out, traffic.in, std::move(begin)});
+  operation->work->set_ticket(ticket);
+  if (asked != 0) profile(*operation, traffic, asked, after, ticket);
+  return operation->work;
+}
+
+void Group::profile(const Operation& operation, const cost::LinkTraffic& traffic, int64_t asked,
+                    const Ticket& after, const Ticket& ticket) const {
+  record_block(operation.device, queue_, after);
+  Activity activity;
+  activity.kind = Activity::Kind::Exchange;
+  activity.asked = asked;
+  activity.name = operation.name;
+  activity.device = operation.device;
+  activity.queue = queue_;
+  activity.bytes_read = traffic.out;
+  activity.bytes_written = traffic.in;
+  activity.peers = operation.peer < 0 ? list(ranks_) : std::to_string(ranks_[operation.peer]);
+  record_activity(std::move(activity), ticket);
+}
+
+// ---- On the thread of a courier -----------------------------------------------------------------
+
+void Group::run(Operation& operation, Body body) {
+  std::string broken;
+  {
+    const std::lock_guard lock(mutex_);
+    broken = broken_;
+  }
+  const Call& call = operation.call;
+  if (!broken.empty()) {
+    operation.complete(as_error(title(call) + " can't run: the group failed before. " + broken));
+    return;
+  }
+  try {
+    const Bytes outputs = (this->*body)(operation);
+    write_all(call.outputs, outputs);
+    operation.complete(nullptr);
+  } catch (const Disagreement& error) {
+    operation.complete(as_error(title(call) + ": " + error.what()));
+  } catch (const std::exception& error) {
+    operation.complete(as_error(explained(call, operation.peer, error.what())));
+  }
+}
+
+std::string Group::explained(const Call& call, int peer, const std::string& why) {
+  const std::string who = progress_->explain(peer < 0 ? call.sequence : 0);
+  std::string what = title(call) + " failed";
+  if (peer >= 0) what += ", peer rank " + std::to_string(ranks_[peer]);
+  what += who.empty() ? "" : ": " + who;
+  const std::string reason = why.substr(0, why.find('\n'));
+  progress_->failed(std::string(name_of(call.what)) + " #" + std::to_string(call.sequence) + ": " +
+                    (who.empty() ? reason : who));
+  what += ". Time-out " + std::to_string(call.timeout.count()) + " ms; Gloo says: " + reason;
+  const std::lock_guard lock(mutex_);
+  if (broken_.empty()) broken_ = what;
+  return what;
+}
+
+// Small inputs travel with the declaration: then one round is all there is.
+Bytes Group::run_collective(Operation& operation) {
+  const Call& call = operation.call;
+  const Deadline deadline(call.timeout);
+  progress_->arrived(call.sequence, name_of(call.what));
+  const std::vector<int64_t> own = declaration(call);
+  const size_t head = own.size() * sizeof(int64_t);
+  Bytes message(head + kWithDeclaration);
+  std::memcpy(message.data(), own.data(), head);
+  const Bytes& inputs = operation.inputs;
+  std::copy_n(inputs.begin(), std::min(inputs.size(), kWithDeclaration), message.begin() + head);
+  const Bytes all = transport_.all_gather(message, deadline);
+
+  std::vector<std::vector<int64_t>> words;
+  std::vector<std::span<const std::byte>> of_rank;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const std::byte* from = all.data() + rank * message.size();
+    words.emplace_back(own.size());
+    std::memcpy(words.back().data(), from, head);
+    of_rank.emplace_back(from + head, kWithDeclaration);
+  }
+  const Declarations said(std::move(words));
+  if (const std::string why = said.disagreement(ranks_); !why.empty()) throw Disagreement(why);
+  const int64_t largest = said.largest_input() * call.element_size();
+  if (largest == 0) return {};
+  if (largest <= static_cast<int64_t>(kWithDeclaration)) {
+    return call.outputs.empty() ? Bytes() : combine_bytes(call, said, of_rank, rank());
+  }
+  return exchange_bytes(call, std::move(operation.inputs), transport_, deadline);
+}
+
+Bytes Group::run_send(Operation& operation) {
+  const Call& call = operation.call;
+  const Deadline deadline(call.timeout);
+  Announcement said{static_cast<int64_t>(call.inputs[0].dtype), call.inputs[0].numel};
+  transport_.send(bytes_of(said), operation.peer, announcement_tag(operation.tag), deadline);
+  if (!operation.inputs.empty()) {
+    transport_.send(operation.inputs, operation.peer, data_tag(operation.tag), deadline);
+  }
+  return {};
+}
+
+Bytes Group::run_receive(Operation& operation) {
+  const Call& call = operation.call;
+  const Deadline deadline(call.timeout);
+  const Part& into = call.outputs[0];
+  Announcement said;
+  const int tag = announcement_tag(operation.tag);
+  const bool is_from_any = operation.peer < 0;
+  const int from =
+      is_from_any ? transport_.receive_from_any(bytes_of(said), tag, deadline) : operation.peer;
+  if (!is_from_any) transport_.receive(bytes_of(said), from, tag, deadline);
+  operation.work->set_source(from);
+  const auto dtype = static_cast<c10::ScalarType>(said.dtype);
+  Bytes data(static_cast<size_t>(said.numel * element_bytes(device_format(dtype))));
+  if (!data.empty()) transport_.receive(data, from, data_tag(operation.tag), deadline);
+  if (said.numel != into.numel || dtype != into.dtype) {
+    throw Disagreement("rank " + std::to_string(ranks_[from]) + " sent " +
+                       std::to_string(said.numel) + " elements of " + c10::toString(dtype) +
+                       ", this rank expects " + std::to_string(into.numel) + " of " +
+                       c10::toString(into.dtype));
+  }
+  return data;
+}
+
+// ---- The end
+// -------------------------------------------------------------------------------------
+
+void Group::abandon(const std::string& why) {
+  std::vector<OperationPtr> operations;
+  {
+    const std::lock_guard lock(mutex_);
+    if (broken_.empty()) broken_ = why;
+    for (const auto& [_, weak] : under_way_) {
+      if (auto operation = weak.lock()) operations.push_back(std::move(operation));
+    }
+  }
+  for (const OperationPtr& operation : operations) {
+    operation->complete(as_error(title(operation->call) + ": " + why));
+  }
+}
+
+void abandon_all(const std::string& why) {
+  std::vector<std::shared_ptr<Group>> all;
+  {
+    const std::lock_guard lock(groups().mutex);
+    for (Group* group : groups().all) {
+      if (auto alive = group->weak_from_this().lock()) all.push_back(std::move(alive));
+    }
+  }
+  for (const auto& group : all) group->abandon(why);
+}
+
+}  // namespace spyre::distributed
