@@ -137,6 +137,26 @@ def test_an_offset_that_depends_on_the_length_is_compiled_for_that_length():
         assert torch.equal(compiled(x.to("spyre")).cpu(), (x.to("spyre")[length // 2 :] * 2).cpu())
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[1] * 2 - x[0],
+        lambda x: torch.cat(x.chunk(3), -1) + 1,
+        lambda x: x[1:].flip(0) + x[:1].amax(1, keepdim=True),
+        lambda x: x.transpose(0, 1)[:, 2] * x[0],
+    ],
+    ids=["part", "parts", "turned", "transposed"],
+)
+def test_parts_of_a_tensor_with_dynamic_strides_need_no_graph_of_their_own(function):
+    torch.manual_seed(0)
+    compiled = torch.compile(function, fullgraph=True)
+    for length in (5, 32, 48, 127):
+        x = torch.randn(3, length, 96).half().to("spyre")
+        torch._dynamo.mark_dynamic(x, 1)
+        torch.testing.assert_close(compiled(x).cpu(), function(x).cpu(), rtol=0, atol=0)
+    assert counters["stats"]["unique_graphs"] == 1
+
+
 @pytest.mark.parametrize(("batch", "heads", "groups"), [(1, 4, 2), (2, 6, 3), (1, 4, 4)])
 def test_heads_that_are_dynamic_too_find_their_keys(batch: int, heads: int, groups: int):
     """heads // groups is no length that a bucket could stand for."""

@@ -6,7 +6,9 @@ hold (an offset that depends on the size, a flattened size at the graph's edge) 
 compiled for the one size that arrived.
 
 A cache that grows has a length s before a step and s + 1 after it. What is a power of two is the
-longest of such lengths, so that all of them move to the next bucket at the same step.
+room for the longest of such lengths, so that all of them move to the next bucket at the same step.
+They do so one row before it is full: at the step at which windows are, whose sizes are powers of
+two as well.
 """
 
 from __future__ import annotations
@@ -122,9 +124,16 @@ class DynamicSizes:
         symbol, more = _and_more(self._plain(size)) if self.is_dynamic(size) else (None, 0)
         return self.number(size) + (self._longer.get(symbol, 0) - more if symbol else 0)
 
-    def offset(self, expr: Any) -> int:
-        """A number that counts as it is: a bucket can't stand for it."""
-        if self.is_dynamic(expr):
+    def offset(self, expr: Any, steps: Iterable[Any] = ()) -> int:
+        """A number that counts as it is: a bucket can't stand for it.
+
+        But where a tensor's own strides depend on lengths, so do the places of its parts: x[1] of
+        (2, s, 256) starts at 256·s, and in its bucket at 256·128.
+        """
+        if self.is_dynamic(expr) and not any(
+            self.is_dynamic(step) and isinstance(self._plain(expr / step), sympy.Integer)
+            for step in steps
+        ):
             raise NeedsStaticSizesError(f"an offset depends on {expr}")
         return self.number(expr)
 
@@ -173,15 +182,18 @@ class DynamicSizes:
     def _number(self, symbol: sympy.Symbol) -> int:
         if symbol not in self._numbers:
             more = self._longer.get(symbol, 0)
+            spare = 1 if more else 0
             least = self._least(symbol)
-            bucket = bucket_of(int(self._sizevars.guarding_hint_or_throw(symbol)) + more, least)
+            hint = int(self._sizevars.guarding_hint_or_throw(symbol))
+            bucket = bucket_of(hint + more + spare, least)
             if bucket > least:
                 # A cache must not serve a short length with the kernels of a larger bucket: which
                 # one it found would depend on what was compiled before.
-                self._sizevars.check_lt(sympy.Integer(bucket // 2 - more), symbol)
+                self._sizevars.check_lt(sympy.Integer(bucket // 2 - more - spare), symbol)
             most = self._most(symbol)
             self._numbers[symbol] = bucket - more if most is None else min(bucket - more, most)
-            self._sizevars.check_leq(symbol, sympy.Integer(self._numbers[symbol]))
+            longest = min(self._numbers[symbol], bucket - more - spare)
+            self._sizevars.check_leq(symbol, sympy.Integer(longest))
         return self._numbers[symbol]
 
     def _most(self, symbol: sympy.Symbol) -> int | None:

@@ -47,6 +47,7 @@ class Buffer:
     is_laid_out: bool = False  # the model asked for its layout
     is_dynamic: bool = False  # `size` is that of a bucket
     shape: tuple[Any, ...] = ()  # the size as Inductor has it, with symbols
+    steps: tuple[Any, ...] = ()  # the stride likewise
     kernels: set[int] = field(default_factory=set)  # that touch it
     storage: ir.Storage | None = None  # the device layout
     place: Allocation | None = None
@@ -163,6 +164,7 @@ class Op:
     kernel: int = 0
     tiles: tuple[Tile, ...] = ()  # loops around it, outermost first; `fit` is that of one part
     collection: Collection | None = None  # of a relayout
+    why: str = ""  # of a copy that a pass put in: the reason
 
     @property
     def reads(self) -> list[Read]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import sympy
 import torch
 from torch._inductor.ops_handler import DefaultHandler
 
-from .body import BitcastError, IndexReader, UnevenIndexError, Value
+from .body import BitcastError, IndexReader, Position, UnevenIndexError, Value
 
 _COUNTERS = frozenset({torch.int32, torch.int64})
 _INDEX_ARITHMETIC = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
@@ -25,6 +27,7 @@ class Recorder(DefaultHandler):
         self,
         reader: IndexReader,
         dtype_of: Callable[[str], torch.dtype],
+        offset_in: Callable[[str, sympy.Expr], int],
         materialize: Callable[[str, sympy.Expr, UnevenIndexError], tuple[str, sympy.Expr]],
         size_buffer: Callable[[sympy.Expr], str | None],
         lengths: Mapping[int, sympy.Expr],
@@ -34,6 +37,7 @@ class Recorder(DefaultHandler):
         self.has_zeros_behind = has_zeros_behind
         self.reader = reader
         self.dtype_of = dtype_of
+        self.offset_in = offset_in  # a buffer, of a part of it
         self.materialize = materialize
         self.size_buffer = size_buffer
         self._nodes: dict[Any, Value] = {}
@@ -50,11 +54,11 @@ class Recorder(DefaultHandler):
 
     def load(self, name: str, index: sympy.Expr) -> Value:
         try:
-            position = self.reader.position(index)
+            position = self._position(name, index)
             self.reader.check_even(position)
         except UnevenIndexError as error:
             name, index = self.materialize(name, index, error)
-            position = self.reader.position(index)
+            position = self._position(name, index)
         return self._node(
             ("load", name, position),
             lambda: Value(
@@ -65,6 +69,10 @@ class Recorder(DefaultHandler):
                 variables=position.variables,
             ),
         )
+
+    def _position(self, name: str, index: sympy.Expr) -> Position:
+        offsets = functools.partial(self.offset_in, name)
+        return replace(self.reader, offsets=offsets).position(index)
 
     def constant(self, value: float | int | bool, dtype: torch.dtype) -> Value:
         return self._node(

@@ -127,7 +127,7 @@ class Translator:
         self._check_device(layout.device)
         size, stride = self.sizes(layout.size), self.sizes(layout.stride)
         buffer = self.add(name, size, stride, layout.dtype, is_input)
-        buffer.shape = tuple(layout.size)
+        buffer.shape, buffer.steps = tuple(layout.size), tuple(layout.stride)
         buffer.is_dynamic = any(self.dynamic.is_dynamic(n) for n in layout.size)
         return buffer
 
@@ -209,6 +209,7 @@ class Translator:
         recorder = Recorder(
             reader,
             self._dtype,
+            self._offset,
             _Materializer(self, operation.get_operation_name(), reader, origin),
             self._size_buffer(known),
             lengths,
@@ -258,6 +259,10 @@ class Translator:
 
     def _dtype(self, name: str) -> torch.dtype:
         return self.resolve(name).dtype
+
+    def _offset(self, name: str, expr: sympy.Expr) -> int:
+        """Where a part of a tensor starts in it."""
+        return self.dynamic.offset(expr, self.resolve(name).steps)
 
     def _has_zeros_behind(self, name: str) -> bool:
         """Does a tensor come from outside, with zeros in the rest of its bucket?"""
