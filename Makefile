@@ -100,8 +100,12 @@ build/tests/card/%.o: tests/card/%.cpp
 $(CPP_TESTS): %: %.o $(BUILT)
 	$(CXX) -pthread -o $@ $< $(CARD_OBJECTS)
 
-test-cpp: $(CPP_TESTS)
-	@for test in $^; do echo "$$test"; "$$test" || exit 1; done
+# In a make of their own: built side by side, while the targets of `make test` take turns.
+PARALLEL := @$(MAKE) --no-print-directory -j$(shell nproc)
+
+test-cpp: $(BUILT)
+	$(PARALLEL) $(CPP_TESTS)
+	@for test in $(CPP_TESTS); do echo "$$test"; "$$test" || exit 1; done
 
 # The fuzzer has objects of its own: everything in it is built with the sanitizers.
 ASAN_CXXFLAGS := -std=c++20 -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
@@ -117,10 +121,12 @@ build/asan/%.o: %.cpp
 $(FUZZER): $(FUZZER_OBJECTS)
 	$(CXX) $(ASAN_CXXFLAGS) -o $@ $^
 
-test-fuzz: $(FUZZER)
+test-fuzz:
+	$(PARALLEL) $(FUZZER)
 	$(FUZZER) 3000
 
-fuzz: $(FUZZER)  ## 100,000 mutated card programs under AddressSanitizer and UBSan
+fuzz:  ## 100,000 mutated card programs under AddressSanitizer and UBSan
+	$(PARALLEL) $(FUZZER)
 	$(FUZZER) 100000
 
 -include $(CPP_TESTS:=.d) $(FUZZER_OBJECTS:.o=.d)
