@@ -15,6 +15,7 @@ from torch import distributed as dist
 from torch import nn
 from torch._dynamo.utils import counters
 from torch._subclasses import FakeTensorMode
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -102,6 +103,16 @@ def compiled_ddp_follows_the_single_card(world: World) -> None:
     expected = losses(net(), 0, 1, steps=5)
     model = torch.compile(DistributedDataParallel(net()))
     follows(losses(model, world.rank, world.size, steps=5), expected, 1e-5)
+
+
+@case(2)
+def ddp_takes_the_hook_that_compresses_gradients(world: World) -> None:
+    """PowerSGD: what it hangs on futures starts and awaits collectives of the same group."""
+    model = DistributedDataParallel(net())
+    state = power.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
+    model.register_comm_hook(state, power.powerSGD_hook)
+    found = losses(model, world.rank, world.size, steps=10)
+    assert found[-1] < found[0]
 
 
 @case(2)

@@ -88,6 +88,47 @@ def nan_is_not_lost_in_a_minimum(world: World) -> None:
     assert own.isnan().tolist() == [False, True, False, False]
 
 
+@case
+def an_average_does_not_overflow_on_the_way(world: World) -> None:
+    for dtype, largest in ((torch.uint8, 200), (torch.int8, 100), (torch.int32, 2_000_000_000)):
+        own = torch.full((4,), largest, dtype=dtype, device="spyre")
+        own[1] = -3 if dtype.is_signed else 3
+        dist.all_reduce(own, dist.ReduceOp.AVG)
+        assert own[0].item() == largest and abs(own[1].item()) == 3, (dtype, own)
+
+
+@case
+def infinities_and_nan_come_through_reductions(world: World) -> None:
+    values = torch.tensor([float("nan"), float("-inf"), 1.0, 2.0e9])
+    for op, expected in (
+        (dist.ReduceOp.MAX, [float("nan"), float(world.size - 1), 1.0, 2.0e9]),
+        (dist.ReduceOp.SUM, [float("nan"), float("-inf"), float(world.size), 2.0e9 * world.size]),
+    ):
+        own = values.to("spyre")
+        if op == dist.ReduceOp.MAX and world.rank > 0:
+            own[0], own[1] = 0.0, float(world.rank)
+        dist.all_reduce(own, op)
+        torch.testing.assert_close(own.cpu(), torch.tensor(expected), equal_nan=True)
+
+
+@case
+def bits_are_combined_for_integers_and_bool(world: World) -> None:
+    own = torch.tensor([1 << world.rank, 7, 0], dtype=torch.int32)
+    everybodys = (1 << world.size) - 1
+    odd = 7 * (world.size % 2)
+    for op, expected in (
+        (dist.ReduceOp.BOR, [everybodys, 7, 0]),
+        (dist.ReduceOp.BAND, [0, 7, 0]),
+        (dist.ReduceOp.BXOR, [everybodys, odd, 0]),
+    ):
+        tensor = own.to("spyre")
+        dist.all_reduce(tensor, op)
+        assert tensor.tolist() == expected
+        truth = torch.tensor([world.rank == 0, True, False], device="spyre")
+        dist.all_reduce(truth, op)
+        assert truth.tolist() == [op != dist.ReduceOp.BAND, bool(expected[1]), False]
+
+
 # ---- Tensors of all kinds -----------------------------------------------------------------------
 
 
@@ -285,6 +326,99 @@ def a_future_has_the_result_and_runs_what_follows(world: World) -> None:
 
 
 @case
+def every_collective_may_be_async(world: World) -> None:
+    own = torch.full((world.size,), float(world.rank), device="spyre")
+    output, share = torch.zeros(world.size**2, device="spyre"), torch.zeros(1, device="spyre")
+    root = world.rank == 0
+    parts = [torch.zeros(world.size, device="spyre") for _ in world.ranks]
+    pieces = [torch.zeros(1, device="spyre") for _ in world.ranks]
+    copies = [own.clone() for _ in range(3)]
+    works = [
+        dist.broadcast(copies[0], src=0, async_op=True),
+        dist.reduce(copies[1], dst=0, async_op=True),
+        dist.all_gather(parts, own, async_op=True),
+        dist.all_gather_single(output, own, async_op=True),
+        dist.reduce_scatter(share, list(own.chunk(world.size)), async_op=True),
+        dist.all_to_all(pieces, list(own.chunk(world.size)), async_op=True),
+        dist.gather(own, [torch.zeros_like(own) for _ in parts] if root else None, async_op=True),
+        dist.scatter(copies[2], parts if root else None, src=0, async_op=True),
+        dist.barrier(async_op=True),
+    ]
+    for work in works:
+        work.wait()
+    total = float(sum(world.ranks))
+    assert copies[0].tolist() == [0.0] * world.size
+    assert not root or copies[1].tolist() == [total] * world.size
+    assert [part[0].item() for part in parts] == list(world.ranks)
+    assert output.view(world.size, -1)[:, 0].tolist() == list(world.ranks)
+    assert share.tolist() == [total]
+    assert [piece.item() for piece in pieces] == list(world.ranks)
+
+
+@case
+def what_hangs_on_a_future_may_wait_for_another_collective(world: World) -> None:
+    """As PowerSGD's communication hook does."""
+
+    def add_again(done: torch.futures.Future) -> torch.Tensor:
+        (tensor,) = done.value()
+        dist.all_reduce(tensor, async_op=True).get_future().wait()
+        return tensor
+
+    for _ in range(5):
+        own = torch.ones(3, device="spyre")
+        future = dist.all_reduce(own, async_op=True).get_future().then(add_again)
+        same(future.wait(), torch.full((3,), float(world.size**2)))
+
+
+@case
+def a_wait_may_have_a_limit_of_its_own(world: World) -> None:
+    group = dist.new_group(backend="spyreccl")
+    if world.rank == 0:
+        work = dist.all_reduce(torch.ones(3, device="spyre"), group=group, async_op=True)
+        raises(lambda: work.wait(datetime.timedelta(milliseconds=100)), "within 100 ms")
+        dist.barrier()
+        work.wait()
+    else:
+        dist.barrier()
+        dist.all_reduce(torch.ones(3, device="spyre"), group=group)
+
+
+@case
+def a_tensor_keeps_its_memory_while_it_is_exchanged(world: World) -> None:
+    group = dist.new_group(backend="spyreccl")
+    own = torch.ones(64, 64, device="spyre")
+    if world.rank == 0:
+        work = dist.all_reduce(own, group=group, async_op=True)
+        raises(lambda: own.untyped_storage().resize_(0), "under way", "wait")
+        dist.barrier()
+        work.wait()
+        own.untyped_storage().resize_(0)
+    else:
+        dist.barrier()
+        dist.all_reduce(own, group=group)
+
+
+@case
+def aborted_receives_write_nothing_later(world: World) -> None:
+    group = dist.new_group(backend="spyreccl")
+    dist.barrier(group=group)
+    if world.rank == 0:
+        output = torch.zeros(3, device="spyre")
+        work = dist.irecv(output, 1, group=group)
+        group._get_backend(torch.device("spyre")).abort()
+        raises(work.wait, "recv")
+        dist.barrier()
+        dist.barrier()
+        assert output.tolist() == [0.0] * 3
+    else:
+        dist.barrier()
+        if world.rank == 1:
+            sending = dist.isend(torch.ones(3, device="spyre"), 0, group=group)
+            assert not sending.is_completed() or sending.is_success()
+        dist.barrier()
+
+
+@case
 def many_sends_and_receives_may_be_under_way_in_any_order(world: World) -> None:
     to, source = (world.rank + 1) % world.size, (world.rank - 1) % world.size
     outputs = [torch.zeros(3, device="spyre") for _ in range(4)]
@@ -309,6 +443,18 @@ def a_receive_may_take_what_comes_from_anybody(world: World) -> None:
         assert found == {rank: [float(rank)] * 2 for rank in range(1, world.size)}
     else:
         dist.send(torch.full((2,), float(world.rank), device="spyre"), 0)
+    dist.barrier()
+
+
+@case
+def members_of_a_sub_group_send_to_each_other(world: World) -> None:
+    group = dist.new_group([0, world.size - 1])
+    if world.rank == 0:
+        dist.send(torch.full((3,), 5.0, device="spyre"), world.size - 1, group=group)
+    elif world.rank == world.size - 1:
+        output = torch.zeros(3, device="spyre")
+        dist.recv(output, 0, group=group)
+        assert output.tolist() == [5.0] * 3
     dist.barrier()
 
 
@@ -413,6 +559,23 @@ def mistakes_of_one_rank_alone_raise_at_once(world: World) -> None:
 
 
 @case
+def a_mistake_that_a_rank_sees_alone_leaves_the_group_usable(world: World) -> None:
+    group = dist.new_group(backend="spyreccl")
+    dist.all_reduce(torch.ones(3, device="spyre"), group=group)
+    if world.rank == 0:
+        raises(lambda: dist.all_reduce(torch.ones(3, device="spyre:1"), group=group), "one card")
+        raises(
+            lambda: dist.all_gather(
+                [torch.ones(world.size, device="spyre")], torch.ones(1, device="spyre"), group=group
+            ),
+            "each of the|invalid",
+        )
+    own = torch.ones(3, device="spyre")
+    dist.all_reduce(own, group=group)
+    same(own, torch.full((3,), float(world.size)))
+
+
+@case
 def a_rank_that_does_not_come_is_named_within_the_time_out(world: World) -> None:
     group = dist.new_group(backend="spyreccl", timeout=datetime.timedelta(seconds=2))
     dist.all_reduce(torch.ones(3, device="spyre"), group=group)
@@ -454,6 +617,20 @@ def a_collective_takes_the_time_of_its_law(world: World) -> None:
     assert span(lambda: dist.all_gather_single(own, share)) == -(-others // 50)
     assert span(lambda: dist.broadcast(own, src=0)) == -(-size // 50)
     assert _C._cost.collective_nanoseconds(kind.AllReduce, size, n) == -(-2 * others // 50)
+
+
+@case
+def an_uneven_exchange_takes_the_time_of_its_bytes(world: World) -> None:
+    """All ranks give all to rank 0, which gives nothing away."""
+    rows = 50_000
+    splits = [rows] + [0] * (world.size - 1)
+    own = torch.ones(rows, dtype=torch.float16, device="spyre")
+    everything = world.size * rows if world.rank == 0 else 0
+    output = torch.empty(everything, dtype=torch.float16, device="spyre")
+    taken = [rows if world.rank == 0 else 0] * world.size
+    took = span(lambda: dist.all_to_all_single(output, own, taken, splits))
+    others = 2 * rows * (world.size - 1)
+    assert took == (others if world.rank == 0 else 2 * rows) // 50
 
 
 @case

@@ -25,9 +25,11 @@ dist.all_reduce(x)
 """
 
 
-def run(script: str, world: int, seconds: float = 60) -> tuple[list[str], list[int]]:
+def run(
+    script: str, world: int, seconds: float = 60, **environment: str
+) -> tuple[list[str], list[int]]:
     """Outputs and exit codes of the ranks."""
-    ranks = launch.start(["-c", BEGIN + script], world)
+    ranks = launch.start(["-c", BEGIN + script], world, **environment)
     outputs = launch.finish(ranks, seconds)
     return outputs, [rank.process.returncode for rank in ranks]
 
@@ -45,11 +47,13 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def test_a_killed_rank_is_named_by_all_others() -> None:
+@pytest.mark.parametrize("killed", [0, 2, 3])
+def test_a_killed_rank_is_named_by_all_others(killed: int) -> None:
+    """Rank 0 holds the store: with it the signs of life of the others are gone too."""
     before = shared_memory()
     outputs, codes = run(
-        """
-if rank == 2:
+        f"""
+if rank == {killed}:
     os.kill(os.getpid(), signal.SIGKILL)
 try:
     dist.all_reduce(x)
@@ -59,11 +63,38 @@ except dist.DistBackendError as error:
 """,
         world=4,
     )
-    assert codes == [3, 3, -signal.SIGKILL, 3], outputs
-    for rank in (0, 1, 3):
-        assert "rank 2 gives no sign of life" in outputs[rank], outputs[rank]
+    assert codes == [-signal.SIGKILL if rank == killed else 3 for rank in range(4)], outputs
+    for rank in range(4):
+        if rank == killed:
+            continue
+        why = "holds it (rank 0, or" if killed == 0 else f"rank {killed} gives no sign of life"
+        assert why in outputs[rank], outputs[rank]
         assert f"all_reduce #2 of group '0' (ranks 0 1 2 3) on rank {rank}" in outputs[rank]
     wait_until(lambda: shared_memory() <= before)
+
+
+def test_ranks_hear_that_another_could_not_read_its_inputs() -> None:
+    """In checked mode what nobody wrote can't be sent. The group stays usable."""
+    outputs, codes = run(
+        """
+y = torch.empty(1000, device="spyre") if rank == 0 else torch.ones(1000, device="spyre")
+try:
+    dist.all_reduce(y)
+except dist.DistBackendError as error:
+    print("told:", error)
+fine = torch.ones(3, device="spyre")
+try:
+    dist.all_reduce(fine)
+    print("then:", fine.tolist())
+except Exception as error:
+    print("then:", type(error).__name__)
+""",
+        world=2,
+        SPYRE_CARD_CHECK="1",
+    )
+    assert "uninitialised" in outputs[0] or "never written" in outputs[0], outputs
+    assert "rank 0 could not read its inputs" in outputs[1], outputs
+    assert codes == [0, 0], outputs
 
 
 def test_a_process_ends_though_a_receive_is_under_way() -> None:

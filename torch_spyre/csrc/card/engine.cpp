@@ -65,8 +65,7 @@ Ticket Scheduler::enqueue(Job job) {
       job.engine == EngineId::Host ? queue.end : std::max(queue.end, engine.end);
   queue.end = start + job.duration;
   engine.end = queue.end;
-  now_ = std::max(now_, queue.end);
-  if (telemetry_ != nullptr) telemetry_->clock.store(now_, std::memory_order_relaxed);
+  advance(queue.end);
 
   const uint64_t sequence = add_pending(index);
   depend(sequence, queue.tail);
@@ -96,7 +95,7 @@ Ticket Scheduler::enqueue_exchange(Exchange exchange, Nanoseconds out, Nanosecon
   if (out > 0) out_end_ = start + out;
   if (in > 0) in_end_ = start + in;
   const Nanoseconds end = start + std::max(out, in);
-  now_ = std::max(now_, end);
+  advance(end);
 
   const int index = static_cast<int>(EngineId::Link);
   const uint64_t sequence = add_pending(index);
@@ -116,6 +115,11 @@ void Scheduler::finish_exchange(uint64_t sequence) {
   const std::lock_guard lock(mutex_);
   finish(sequence);
   done_.notify_all();
+}
+
+void Scheduler::advance(Nanoseconds end) {
+  now_ = std::max(now_, end);
+  if (telemetry_ != nullptr) telemetry_->clock.store(now_, std::memory_order_relaxed);
 }
 
 void Scheduler::catch_up(Queue& queue) const { queue.end = std::max(queue.end, seen_); }

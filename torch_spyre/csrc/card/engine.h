@@ -117,6 +117,7 @@ class Scheduler final : public WorkTracker {
   // All of these under the lock.
   bool is_done_locked(uint64_t sequence) const;
   Pending* find(uint64_t sequence);
+  void advance(Nanoseconds end);      // what the card's clock shows
   void catch_up(Queue& queue) const;  // what the host has seen is past for every queue
   uint64_t add_pending(int engine);
   void depend(uint64_t sequence, uint64_t on);

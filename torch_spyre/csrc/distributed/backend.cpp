@@ -53,17 +53,11 @@ int64_t elements(const std::vector<Part>& parts) {
                          [](int64_t sum, const Part& part) { return sum + part.numel; });
 }
 
-// One tensor per rank, or one for all of them in equal pieces.
+// One tensor per rank.
 Lengths lengths_by_rank(const char* what, const std::vector<Part>& parts, int ranks) {
-  Lengths lengths;
-  if (parts.size() == 1) {
-    TORCH_CHECK_VALUE(parts[0].numel % ranks == 0, what, ": a tensor of ", parts[0].numel,
-                      " elements can't be divided among ", ranks, " ranks");
-    lengths.assign(ranks, parts[0].numel / ranks);
-    return lengths;
-  }
   TORCH_CHECK_VALUE(static_cast<int>(parts.size()) == ranks, what,
                     " needs a tensor for each of the ", ranks, " ranks, got ", parts.size());
+  Lengths lengths;
   for (const Part& part : parts) lengths.push_back(part.numel);
   return lengths;
 }
@@ -130,6 +124,10 @@ c10::intrusive_ptr<c10d::Backend::Options> SpyreBackend::getBackendOptions() {
   return c10::make_intrusive<Options>(kName, group_->timeout());
 }
 
+c10d::ErrorType SpyreBackend::getError() {
+  return group_->is_broken() ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
+}
+
 // Called by all ranks; those that are not in `ranks` get nothing.
 c10::intrusive_ptr<c10d::Backend> SpyreBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
                                                       const std::vector<int>& ranks,
@@ -171,8 +169,7 @@ SpyreBackend::WorkPtr SpyreBackend::collective(Call call) {
   return noted(group_->collective(std::move(call)));
 }
 
-// ---- Collectives
-// ----------------------------------------------------------------------------------
+// ---- Collectives --------------------------------------------------------------------------------
 
 SpyreBackend::WorkPtr SpyreBackend::broadcast(Tensors& tensors,
                                               const c10d::BroadcastOptions& options) {
@@ -375,8 +372,7 @@ SpyreBackend::WorkPtr SpyreBackend::barrier(const c10d::BarrierOptions& options)
   return collective(make_call(Collective::Barrier, OpType::BARRIER, options.timeout));
 }
 
-// ---- From one to another
-// ----------------------------------------------------------------------------
+// ---- From one to another ------------------------------------------------------------------------
 
 SpyreBackend::WorkPtr SpyreBackend::point_to_point(Collective what, OpType type, Tensors& tensors,
                                                    int peer, int tag) {

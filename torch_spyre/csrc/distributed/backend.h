@@ -27,7 +27,7 @@ class SpyreBackend final : public c10d::Backend {
   void setTimeout(std::chrono::milliseconds timeout) override { group_->set_timeout(timeout); }
   void setSequenceNumberForGroup() override {}  // counted from 1 on every rank
   uint64_t getSequenceNumberForGroup() override { return group_->sequence(); }
-  c10d::ErrorType getError() override { return c10d::ErrorType::SUCCESS; }
+  c10d::ErrorType getError() override;
   bool supportsSplitting() const override { return true; }
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
                                           const std::vector<int>& ranks,

@@ -16,7 +16,16 @@ constexpr std::array<const char*, 8> kReductions = {"SUM", "AVG",  "PRODUCT", "M
                                                     "MAX", "BAND", "BOR",     "BXOR"};
 
 // The fields of a declaration before its 2 x ranks lengths.
-enum Field : size_t { kWhat, kSequence, kReduction, kRoot, kDtype, kFields };
+enum Field : size_t {
+  kWhat,
+  kSequence,
+  kReduction,
+  kRoot,
+  kDtype,
+  kCompared,
+  kHasFailed = kCompared,
+  kFields
+};
 constexpr int64_t kNone = -1;
 
 std::string describe(const std::vector<int64_t>& said, const std::vector<int64_t>& names) {
@@ -38,6 +47,11 @@ bool gives_all_alike(cost::Collective what) {
   using cost::Collective;
   return what == Collective::AllReduce || what == Collective::AllGather ||
          what == Collective::Broadcast || what == Collective::Reduce;
+}
+
+Meaning meaning_of(c10::ScalarType dtype) {
+  if (dtype == c10::ScalarType::Bool) return Meaning::Truth;
+  return dtype == c10::ScalarType::Byte ? Meaning::Byte : Meaning::Number;
 }
 
 const Part* Call::first() const {
@@ -72,6 +86,7 @@ std::vector<int64_t> declaration(const Call& call) {
   said[kReduction] = call.reduction ? static_cast<int64_t>(*call.reduction) : kNone;
   said[kRoot] = call.root;
   said[kDtype] = part == nullptr ? kNone : static_cast<int64_t>(part->dtype);
+  said[kHasFailed] = call.failure.empty() ? 0 : 1;
   said.insert(said.end(), call.send.begin(), call.send.end());
   said.insert(said.end(), call.receive.begin(), call.receive.end());
   return said;
@@ -99,11 +114,16 @@ int64_t Declarations::largest_input() const {
 std::string Declarations::disagreement(const std::vector<int64_t>& names) const {
   std::ostringstream text;
   for (size_t rank = 1; rank < ranks(); ++rank) {
-    if (!std::equal(said_[0].begin(), said_[0].begin() + kFields, said_[rank].begin())) {
+    if (!std::equal(said_[0].begin(), said_[0].begin() + kCompared, said_[rank].begin())) {
       text << "rank " << names[0] << " called " << describe(said_[0], names) << " and rank "
            << names[rank] << " called " << describe(said_[rank], names);
       return text.str();
     }
+  }
+  for (size_t rank = 0; rank < ranks(); ++rank) {
+    if (said_[rank][kHasFailed] == 0) continue;
+    text << "rank " << names[rank] << " could not read its inputs; it says why";
+    return text.str();
   }
   for (size_t from = 0; from < ranks(); ++from) {
     for (size_t to = 0; to < ranks(); ++to) {

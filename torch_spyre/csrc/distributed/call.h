@@ -26,6 +26,8 @@ struct Call {
   uint64_t sequence = 0;
   std::chrono::milliseconds timeout{};
   std::vector<at::Tensor> results;
+  std::string
+      failure;  // why this rank could not read its inputs; the others are told that it is so
 
   const Part* first() const;  // any of the parts; null for a barrier
   int64_t element_size() const;
@@ -34,6 +36,8 @@ struct Call {
 const char* name_of(cost::Collective what);
 // Does a rank give the same to all others, and not a piece to each?
 bool gives_all_alike(cost::Collective what);
+
+Meaning meaning_of(c10::ScalarType dtype);
 
 // Throws c10::ValueError for parts of different dtypes or cards.
 void check_parts(const Call& call);

@@ -29,10 +29,7 @@ Lengths shares(int64_t total, int ranks) {
 Bytes reduced(const Call& call, const std::vector<const std::byte*>& of_rank, int64_t elements) {
   Bytes result(static_cast<size_t>(elements * call.element_size()));
   const Part& part = *call.first();
-  const Meaning meaning = part.dtype == c10::ScalarType::Bool   ? Meaning::Truth
-                          : part.dtype == c10::ScalarType::Byte ? Meaning::Byte
-                                                                : Meaning::Number;
-  reduce(*call.reduction, part.format, meaning, of_rank, elements, result.data());
+  reduce(*call.reduction, part.format, meaning_of(part.dtype), of_rank, elements, result.data());
   return result;
 }
 
@@ -44,18 +41,17 @@ class Exchange {
         deadline_(deadline),
         element_size_(call.element_size()) {}
 
-  Bytes all_to_all(const Bytes& inputs, const Lengths& send, const Lengths& receive) {
-    return transport_.all_to_all(inputs, in_bytes(send, element_size_),
+  Bytes all_to_all(Bytes inputs, const Lengths& send, const Lengths& receive) {
+    return transport_.all_to_all(std::move(inputs), in_bytes(send, element_size_),
                                  in_bytes(receive, element_size_), deadline_);
   }
 
   // Lengths may differ by rank: the shorter ones are padded on the way.
-  Bytes all_gather(const Bytes& own, const Lengths& elements) {
+  Bytes all_gather(Bytes own, const Lengths& elements) {
     const Lengths lengths = in_bytes(elements, element_size_);
     const auto longest = static_cast<size_t>(*std::max_element(lengths.begin(), lengths.end()));
-    Bytes padded = own;
-    padded.resize(longest);
-    Bytes all = transport_.all_gather(padded, deadline_);
+    own.resize(longest);
+    Bytes all = transport_.all_gather(std::move(own), deadline_);
     if (sum(lengths) == static_cast<int64_t>(all.size())) return all;
     auto end = all.begin();
     for (size_t rank = 0; rank < lengths.size(); ++rank) {
@@ -75,44 +71,43 @@ class Exchange {
   }
 
   // This rank's share of the sum, and how long everybody's is.
-  Bytes own_share(const Bytes& inputs, const Lengths& share) {
+  Bytes own_share(Bytes inputs, const Lengths& share) {
     const int64_t own = share[transport_.rank()];
-    return reduced_rows(all_to_all(inputs, share, Lengths(share.size(), own)), own);
+    return reduced_rows(all_to_all(std::move(inputs), share, Lengths(share.size(), own)), own);
   }
 
-  Bytes all_reduce(const Bytes& inputs) {
+  Bytes all_reduce(Bytes inputs) {
     const Lengths share = shares(call_.send.front(), transport_.size());
-    return all_gather(own_share(inputs, share), share);
+    return all_gather(own_share(std::move(inputs), share), share);
   }
 
-  Bytes reduce_to_root(const Bytes& inputs) {
+  Bytes reduce_to_root(Bytes inputs) {
     const Lengths share = shares(call_.send[call_.root], transport_.size());
     Lengths send(share.size(), 0);
     send[call_.root] = share[transport_.rank()];
-    const Bytes own = own_share(inputs, share);
+    Bytes own = own_share(std::move(inputs), share);
     const bool is_root = call_.root == transport_.rank();
-    return all_to_all(own, send, is_root ? share : Lengths(share.size(), 0));
+    return all_to_all(std::move(own), send, is_root ? share : Lengths(share.size(), 0));
   }
 
   Bytes run(Bytes inputs) {
     using cost::Collective;
     switch (call_.what) {
       case Collective::AllReduce:
-        return all_reduce(inputs);
+        return all_reduce(std::move(inputs));
       case Collective::AllGather:
-        return all_gather(inputs, call_.receive);
+        return all_gather(std::move(inputs), call_.receive);
       case Collective::ReduceScatter: {
-        const Bytes all = all_to_all(inputs, call_.send, call_.receive);
+        const Bytes all = all_to_all(std::move(inputs), call_.send, call_.receive);
         return reduced_rows(all, call_.receive.front());
       }
       case Collective::Reduce:
-        return reduce_to_root(inputs);
+        return reduce_to_root(std::move(inputs));
       case Collective::Broadcast:
         inputs.resize(static_cast<size_t>(call_.receive[call_.root] * element_size_));
-        transport_.broadcast(inputs, call_.root, deadline_);
-        return inputs;
+        return transport_.broadcast(std::move(inputs), call_.root, deadline_);
       default:  // gather, scatter and all_to_all differ in nothing but their lengths
-        return all_to_all(inputs, call_.send, call_.receive);
+        return all_to_all(std::move(inputs), call_.send, call_.receive);
     }
   }
 

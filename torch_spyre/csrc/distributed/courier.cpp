@@ -15,8 +15,13 @@ void Courier::post(Task task) {
     wake_.notify_one();
     return;
   }
-  is_served_ = true;
-  std::thread([courier = shared_from_this()] { courier->serve(); }).detach();
+  try {
+    std::thread([courier = shared_from_this()] { courier->serve(); }).detach();
+    is_served_ = true;
+  } catch (...) {  // there are too many threads
+    tasks_.pop_back();
+    throw;
+  }
 }
 
 void Courier::serve() {

@@ -57,9 +57,18 @@ struct Announcement {
   int64_t numel = 0;
 };
 
-template <typename T>
-std::span<std::byte> bytes_of(T& value) {
-  return std::as_writable_bytes(std::span(&value, 1));
+constexpr int64_t kFailed = -1;  // as a number of elements: the sender has none to give
+
+Bytes to_bytes(const Announcement& said) {
+  Bytes bytes(sizeof(said));
+  std::memcpy(bytes.data(), &said, sizeof(said));
+  return bytes;
+}
+
+Announcement to_announcement(const Bytes& bytes) {
+  Announcement said;
+  std::memcpy(&said, bytes.data(), sizeof(said));
+  return said;
 }
 
 // Inputs up to this size need no second message.
@@ -92,23 +101,32 @@ void write_all(const std::vector<Part>& parts, const Bytes& bytes) {
   }
 }
 
-// The whole of what a collective is about, as the clock counts it.
-int64_t clocked_bytes(const Call& call) {
+// What a call sends and gets over this card's link.
+cost::LinkTraffic traffic_of(const Call& call, int rank) {
   using cost::Collective;
+  const auto law = [&](int64_t bytes) {
+    const auto ranks = static_cast<int>(call.send.size());
+    return cost::link_traffic(call.what, bytes, ranks, call.root == rank);
+  };
+  const auto others = [&](const std::vector<int64_t>& elements) {
+    return (std::accumulate(elements.begin(), elements.end(), int64_t{0}) - elements[rank]) *
+           call.element_size();
+  };
   switch (call.what) {
-    case Collective::AllGather:
-    case Collective::Receive:
-      return total_bytes(call.outputs);
-    case Collective::Broadcast:
-      return std::max(total_bytes(call.inputs), total_bytes(call.outputs));
+    case Collective::AllToAll:
     case Collective::Gather:
-    case Collective::Scatter: {  // all ranks' together
-      const auto ranks = static_cast<int64_t>(call.send.size());
-      return std::max(total_bytes(call.inputs), total_bytes(call.outputs)) *
-             (call.inputs.empty() || call.outputs.empty() ? ranks : 1);
-    }
+    case Collective::Scatter:  // every rank may have another length for every other
+      return {others(call.send), others(call.receive)};
+    case Collective::Send:
+      return {total_bytes(call.inputs), 0};
+    case Collective::Receive:
+      return {0, total_bytes(call.outputs)};
+    case Collective::AllGather:
+      return law(total_bytes(call.outputs));
+    case Collective::Broadcast:
+      return law(std::max(total_bytes(call.inputs), total_bytes(call.outputs)));
     default:
-      return total_bytes(call.inputs);
+      return law(total_bytes(call.inputs));
   }
 }
 
@@ -125,6 +143,13 @@ struct Group::Operation {
   c10::intrusive_ptr<SpyreWork> work;
   Bytes inputs;
 
+  // From now until it is complete the tensors stay where they are.
+  void pin() {
+    for (const std::vector<Part>* parts : {&call.inputs, &call.outputs}) {
+      for (const Part& part : *parts) pins_.emplace_back(part.storage);
+    }
+  }
+
   // The card has come to it, and wants to be told when it is over.
   void begin(std::function<void()> finish) {
     {
@@ -134,11 +159,27 @@ struct Group::Operation {
     if (finish) finish();
   }
 
+  // Both do nothing once it is complete: it was abandoned, and the tensors are somebody else's.
+  void take_inputs() {
+    const std::lock_guard lock(mutex_);
+    if (is_complete_) return;
+    try {
+      inputs = read_all(call.inputs);
+    } catch (const std::exception& error) {
+      call.failure = error.what();
+    }
+  }
+  void deliver(const Bytes& outputs) {
+    const std::lock_guard lock(mutex_);
+    if (!is_complete_) write_all(call.outputs, outputs);
+  }
+
   void complete(std::exception_ptr error) {
     std::function<void()> finish;
     {
       const std::lock_guard lock(mutex_);
       if (std::exchange(is_complete_, true)) return;
+      pins_.clear();
       std::swap(finish_, finish);
     }
     if (finish) finish();
@@ -157,6 +198,7 @@ struct Group::Operation {
  private:
   std::mutex mutex_;
   bool is_complete_ = false;
+  std::vector<Pin> pins_;
   std::function<void()> finish_;
 };
 
@@ -196,8 +238,8 @@ c10::DeviceIndex Group::device_for(const Call& call) {
   if (device_ < 0) {
     device_ = part->device;
   }
-  TORCH_CHECK_VALUE(part->device == device_, title(call),
-                    " got a tensor on spyre:", static_cast<int>(part->device),
+  TORCH_CHECK_VALUE(part->device == device_, "spyreccl: ", name_of(call.what), " of group '", name_,
+                    "' got a tensor on spyre:", static_cast<int>(part->device),
                     ", but the group uses spyre:", static_cast<int>(device_),
                     " of this process: a rank has one card");
   return device_;
@@ -218,11 +260,9 @@ c10::intrusive_ptr<SpyreWork> Group::collective(Call call) {
   check_parts(call);
   if (call.reduction) {
     const Part& part = *call.first();
-    const Meaning meaning = part.dtype == c10::ScalarType::Bool ? Meaning::Truth : Meaning::Number;
-    const std::string why = why_not(*call.reduction, part.format, meaning);
+    const std::string why = why_not(*call.reduction, part.format, meaning_of(part.dtype));
     TORCH_CHECK_VALUE(why.empty(), "spyreccl: ", name_of(call.what), " of ", part.dtype, ": ", why);
   }
-  call.sequence = ++sequence_;
   return submit(std::move(call), -1, 0, *collectives_, &Group::run_collective);
 }
 
@@ -246,12 +286,16 @@ Group::OperationPtr Group::make_operation(Call call, int peer, int tag) {
   operation->tag = tag;
   operation->name = std::string("spyreccl:") + name_of(call.what);
   if (call.timeout == c10d::kUnsetTimeout) call.timeout = timeout_;
+  const bool is_collective = !call.send.empty();
+  // Only what the others will hear of counts: a mistake that this rank sees alone has been thrown.
+  if (is_collective) call.sequence = ++sequence_;
   const std::lock_guard lock(mutex_);
   if (queue_ < 0) queue_ = next_queue(operation->device, -1);
   operation->work =
       c10::make_intrusive<SpyreWork>(ranks_[rank()], call.type, operation->name.c_str(),
                                      call.results, call.sequence, operation->device, queue_);
   operation->call = std::move(call);
+  operation->pin();
   under_way_.emplace(operation.get(), operation);
   return operation;
 }
@@ -262,20 +306,18 @@ c10::intrusive_ptr<SpyreWork> Group::submit(Call call, int peer, int tag, Courie
   const OperationPtr operation = make_operation(std::move(call), peer, tag);
   const Call& made = operation->call;
   for (const Part& part : made.outputs) note_write(part.storage);
-  const cost::LinkTraffic traffic =
-      cost::link_traffic(made.what, clocked_bytes(made), size(), made.root == rank());
+  const cost::LinkTraffic traffic = traffic_of(made, rank());
   Driver& card = driver(operation->device);
   const Ticket after = card.record(current_queue(operation->device));
   auto begin = [operation, body,
                 courier = courier.shared_from_this()](std::function<void()> finish) {
     operation->begin(std::move(finish));
+    operation->take_inputs();
     try {
-      operation->inputs = read_all(operation->call.inputs);
+      courier->post([operation, body] { operation->group->run(*operation, body); });
     } catch (const std::exception& error) {
       operation->complete(as_error(operation->group->title(operation->call) + ": " + error.what()));
-      return;
     }
-    courier->post([operation, body] { operation->group->run(*operation, body); });
   };
   const Ticket ticket = card.exchange({after, traffic.out, traffic.in, std::move(begin)});
   operation->work->set_ticket(ticket);
@@ -312,11 +354,11 @@ void Group::run(Operation& operation, Body body) {
     return;
   }
   try {
-    const Bytes outputs = (this->*body)(operation);
-    write_all(call.outputs, outputs);
+    operation.deliver((this->*body)(operation));
     operation.complete(nullptr);
   } catch (const Disagreement& error) {
-    operation.complete(as_error(title(call) + ": " + error.what()));
+    const std::string why = call.failure.empty() ? error.what() : call.failure;
+    operation.complete(as_error(title(call) + ": " + why));
   } catch (const std::exception& error) {
     operation.complete(as_error(explained(call, operation.peer, error.what())));
   }
@@ -347,12 +389,13 @@ Bytes Group::run_collective(Operation& operation) {
   std::memcpy(message.data(), own.data(), head);
   const Bytes& inputs = operation.inputs;
   std::copy_n(inputs.begin(), std::min(inputs.size(), kWithDeclaration), message.begin() + head);
-  const Bytes all = transport_.all_gather(message, deadline);
+  const size_t stride = message.size();
+  const Bytes all = transport_.all_gather(std::move(message), deadline);
 
   std::vector<std::vector<int64_t>> words;
   std::vector<std::span<const std::byte>> of_rank;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const std::byte* from = all.data() + rank * message.size();
+    const std::byte* from = all.data() + rank * stride;
     words.emplace_back(own.size());
     std::memcpy(words.back().data(), from, head);
     of_rank.emplace_back(from + head, kWithDeclaration);
@@ -370,10 +413,13 @@ Bytes Group::run_collective(Operation& operation) {
 Bytes Group::run_send(Operation& operation) {
   const Call& call = operation.call;
   const Deadline deadline(call.timeout);
-  Announcement said{static_cast<int64_t>(call.inputs[0].dtype), call.inputs[0].numel};
-  transport_.send(bytes_of(said), operation.peer, announcement_tag(operation.tag), deadline);
+  const Part& part = call.inputs[0];
+  const bool has_failed = !call.failure.empty();
+  const Announcement said{static_cast<int64_t>(part.dtype), has_failed ? kFailed : part.numel};
+  transport_.send(to_bytes(said), operation.peer, announcement_tag(operation.tag), deadline);
+  if (has_failed) throw Disagreement(call.failure);
   if (!operation.inputs.empty()) {
-    transport_.send(operation.inputs, operation.peer, data_tag(operation.tag), deadline);
+    transport_.send(std::move(operation.inputs), operation.peer, data_tag(operation.tag), deadline);
   }
   return {};
 }
@@ -382,16 +428,22 @@ Bytes Group::run_receive(Operation& operation) {
   const Call& call = operation.call;
   const Deadline deadline(call.timeout);
   const Part& into = call.outputs[0];
-  Announcement said;
   const int tag = announcement_tag(operation.tag);
-  const bool is_from_any = operation.peer < 0;
-  const int from =
-      is_from_any ? transport_.receive_from_any(bytes_of(said), tag, deadline) : operation.peer;
-  if (!is_from_any) transport_.receive(bytes_of(said), from, tag, deadline);
+  constexpr size_t kBytes = sizeof(Announcement);
+  const auto [bytes, from] =
+      operation.peer < 0
+          ? transport_.receive_from_any(kBytes, tag, deadline)
+          : std::pair(transport_.receive(kBytes, operation.peer, tag, deadline), operation.peer);
+  const Announcement said = to_announcement(bytes);
   operation.work->set_source(from);
+  if (said.numel == kFailed) {
+    throw Disagreement("rank " + std::to_string(ranks_[from]) +
+                       " could not read what it sends; it says why");
+  }
   const auto dtype = static_cast<c10::ScalarType>(said.dtype);
-  Bytes data(static_cast<size_t>(said.numel * element_bytes(device_format(dtype))));
-  if (!data.empty()) transport_.receive(data, from, data_tag(operation.tag), deadline);
+  const auto size = static_cast<size_t>(said.numel * element_bytes(device_format(dtype)));
+  Bytes data;
+  if (size != 0) data = transport_.receive(size, from, data_tag(operation.tag), deadline);
   if (said.numel != into.numel || dtype != into.dtype) {
     throw Disagreement("rank " + std::to_string(ranks_[from]) + " sent " +
                        std::to_string(said.numel) + " elements of " + c10::toString(dtype) +
@@ -401,8 +453,12 @@ Bytes Group::run_receive(Operation& operation) {
   return data;
 }
 
-// ---- The end
-// -------------------------------------------------------------------------------------
+// ---- The end ------------------------------------------------------------------------------------
+
+bool Group::is_broken() {
+  const std::lock_guard lock(mutex_);
+  return !broken_.empty();
+}
 
 void Group::abandon(const std::string& why) {
   std::vector<OperationPtr> operations;

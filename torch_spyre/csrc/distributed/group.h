@@ -51,6 +51,9 @@ class Group : public std::enable_shared_from_this<Group> {
   // `peer` is -1 for a receive from anybody.
   c10::intrusive_ptr<SpyreWork> point_to_point(Call call, int peer, int tag);
 
+  // Has something failed that leaves the ranks apart?
+  bool is_broken();
+
   // Fails what is under way: nobody will wait for the other ranks any more.
   void abandon(const std::string& why);
 

@@ -71,6 +71,14 @@ Part make_part(const at::Tensor& given, Role role) {
   return part;
 }
 
+Pin::Pin(c10::Storage storage) : storage_(std::move(storage)) {
+  ++card_storage(storage_).exchanges;
+}
+
+Pin::~Pin() {
+  if (storage_) --card_storage(storage_).exchanges;
+}
+
 void read_part(const Part& part, std::byte* to) {
   if (part.how != nullptr) driver(part.device).read_now(part.address, *part.how, to);
 }

@@ -31,6 +31,18 @@ enum class Role { Input, Output };
 // elements overlap or that is seen under another dtype than its storage's. Such an input is copied.
 Part make_part(const at::Tensor& tensor, Role role);
 
+// Keeps a storage in its block while an exchange that knows the address is under way.
+class Pin {
+ public:
+  explicit Pin(c10::Storage storage);
+  Pin(Pin&& other) noexcept = default;
+  Pin& operator=(Pin&& other) = delete;
+  ~Pin();
+
+ private:
+  c10::Storage storage_;
+};
+
 // On any thread, while the exchange is under way.
 void read_part(const Part& part, std::byte* to);
 void write_part(const Part& part, const std::byte* from);

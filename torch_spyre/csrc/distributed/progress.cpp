@@ -57,6 +57,8 @@ class Heart {
   std::atomic<bool> is_stopped_{false};
 };
 
+constexpr const char* kFailure = "failure";  // the key of the first one
+
 std::string key_of(size_t rank) { return "progress/" + std::to_string(rank); }
 
 std::string joined(const std::vector<std::string>& items) {
@@ -92,6 +94,27 @@ void Progress::failed(const std::string& why) {
     own_.text = why;
   }
   beat();
+  if (is_lost_) return;
+  try {
+    const std::string first = rank_name(static_cast<size_t>(rank_)) + " failed: " + why;
+    if (!store_->check({kFailure})) {
+      store_->set(kFailure, std::vector<uint8_t>(first.begin(), first.end()));
+    }
+    std::this_thread::sleep_for(kInterval + kInterval / 5);
+  } catch (const std::exception&) {
+    is_lost_ = true;
+  }
+}
+
+void Progress::listen() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!heard_.empty()) return;
+  }
+  if (!store_->check({kFailure})) return;
+  const std::vector<uint8_t> text = store_->get(kFailure);
+  const std::lock_guard lock(mutex_);
+  heard_.assign(text.begin(), text.end());
 }
 
 void Progress::beat() {
@@ -105,6 +128,7 @@ void Progress::beat() {
   }
   try {
     store_->set(key_of(rank_), std::vector<uint8_t>(sign.begin(), sign.end()));
+    listen();
   } catch (const std::exception&) {
     is_lost_ = true;
   }
@@ -146,6 +170,8 @@ std::string Progress::rank_name(size_t rank) const {
 std::string Progress::explain(uint64_t sequence) {
   const std::optional<Signs> signs = signs_in_time();
   if (!signs) {
+    const std::lock_guard lock(mutex_);
+    if (!heard_.empty()) return heard_;
     return "the store of the group can't be reached: the process that holds it (rank 0, or "
            "torchrun) is gone, or the network to its machine is down";
   }

@@ -23,7 +23,9 @@ class Progress : public std::enable_shared_from_this<Progress> {
                                          std::vector<int64_t> names);
 
   void arrived(uint64_t sequence, const std::string& collective);
-  void failed(const std::string& why);  // told to the others at once
+  // Told to the others; returns when they have heard it, in case this process holds the store and
+  // ends now.
+  void failed(const std::string& why);
 
   // Which ranks are to blame that this collective did not happen; "" if that can't be found out.
   // Takes a little more than a second; a few if the store does not answer.
@@ -48,6 +50,7 @@ class Progress : public std::enable_shared_from_this<Progress> {
 
   Progress(c10::intrusive_ptr<c10d::Store> store, int rank, std::vector<int64_t> names);
   std::vector<Sign> signs();
+  void listen();                         // for the first failure of the group
   std::optional<Signs> signs_in_time();  // none if the store can't be reached
   std::string rank_name(size_t rank) const;
 
@@ -56,6 +59,7 @@ class Progress : public std::enable_shared_from_this<Progress> {
   const std::vector<int64_t> names_;
   std::mutex mutex_;  // never held while the store is asked: it may not answer
   Sign own_;
+  std::string heard_;  // which rank failed first, and why
   std::atomic<bool> is_lost_{false};
 };
 

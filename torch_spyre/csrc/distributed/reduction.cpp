@@ -80,11 +80,21 @@ void combine_truths(Reduction what, Word* a, const Word* b, int64_t n) {
   }
 }
 
-void divide(Word* words, int64_t n, DataFormat format, int32_t by) {
-  for (int64_t i = 0; i < n; ++i) {
-    words[i] = is_float(format) ? as_word(as_float(words[i]) / static_cast<float>(by))
-                                : as_word(as_int(words[i]) / by);
+void divide(Word* words, int64_t n, float by) {
+  for (int64_t i = 0; i < n; ++i) words[i] = as_word(as_float(words[i]) / by);
+}
+
+// An average is within the range of its numbers; their sum need not be.
+template <typename Load>
+void average_integers(std::span<const std::byte* const> inputs, int64_t offset, int64_t n,
+                      Load load, Word* words) {
+  std::array<int64_t, kBlockElements> sums{};
+  for (const std::byte* input : inputs) {
+    load(input + offset, words, n);
+    for (int64_t i = 0; i < n; ++i) sums[i] += as_int(words[i]);
   }
+  const auto ranks = static_cast<int64_t>(inputs.size());
+  for (int64_t i = 0; i < n; ++i) words[i] = as_word(static_cast<int32_t>(sums[i] / ranks));
 }
 
 void keep_bytes(Word* words, int64_t n) {
@@ -111,6 +121,11 @@ void reduce(Reduction what, DataFormat format, Meaning meaning,
   Block others;
   for (int64_t first = 0; first < n; first += kBlockElements) {
     const int64_t count = std::min(kBlockElements, n - first);
+    if (what == Reduction::Average && !is_float(format)) {
+      average_integers(inputs, first * bytes, count, load, words.data());
+      store(words.data(), out + first * bytes, count);
+      continue;
+    }
     load(inputs[0] + first * bytes, words.data(), count);
     for (const std::byte* input : inputs.subspan(1)) {
       load(input + first * bytes, others.data(), count);
@@ -124,7 +139,7 @@ void reduce(Reduction what, DataFormat format, Meaning meaning,
     }
     if (meaning == Meaning::Byte) keep_bytes(words.data(), count);
     if (what == Reduction::Average) {
-      divide(words.data(), count, format, static_cast<int32_t>(inputs.size()));
+      divide(words.data(), count, static_cast<float>(inputs.size()));
     }
     store(words.data(), out + first * bytes, count);
   }

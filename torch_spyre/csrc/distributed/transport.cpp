@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 
 namespace spyre::distributed {
@@ -11,11 +12,18 @@ namespace {
 using c10d::Work;
 using std::chrono::milliseconds;
 
-at::Tensor tensor_of(std::span<const std::byte> bytes) {
-  // Gloo takes tensors to write to; what it only reads it leaves alone.
-  return at::from_blob(const_cast<std::byte*>(bytes.data()), static_cast<int64_t>(bytes.size()),
-                       at::TensorOptions().dtype(at::kByte));
-}
+// Bytes as Gloo takes them, alive as long as anybody has the tensor.
+struct Buffer {
+  explicit Buffer(Bytes given)
+      : bytes(std::make_shared<Bytes>(std::move(given))),
+        tensor(at::from_blob(
+            bytes->data(), static_cast<int64_t>(bytes->size()), [keep = bytes](void*) {},
+            at::TensorOptions().dtype(at::kByte))) {}
+  explicit Buffer(size_t size) : Buffer(Bytes(size)) {}
+
+  std::shared_ptr<Bytes> bytes;
+  at::Tensor tensor;
+};
 
 void finish(const c10::intrusive_ptr<Work>& work, const Deadline& deadline) {
   work->wait(deadline.left());
@@ -28,52 +36,53 @@ milliseconds Deadline::left() const {
   return std::max(milliseconds(1), std::chrono::duration_cast<milliseconds>(left));
 }
 
-Bytes Transport::all_gather(std::span<const std::byte> own, const Deadline& deadline) {
-  Bytes all(own.size() * static_cast<size_t>(size()));
-  at::Tensor output = tensor_of(all);
-  at::Tensor input = tensor_of(own);
+Bytes Transport::all_gather(Bytes own, const Deadline& deadline) {
+  Buffer input(std::move(own));
+  Buffer output(input.bytes->size() * static_cast<size_t>(size()));
   c10d::AllgatherOptions options;
   options.timeout = deadline.left();
-  finish(gloo_->_allgather_base(output, input, options), deadline);
-  return all;
+  finish(gloo_->_allgather_base(output.tensor, input.tensor, options), deadline);
+  return std::move(*output.bytes);
 }
 
-Bytes Transport::all_to_all(std::span<const std::byte> buffer, const std::vector<int64_t>& send,
-                            const std::vector<int64_t>& receive, const Deadline& deadline) {
-  Bytes all(static_cast<size_t>(std::accumulate(receive.begin(), receive.end(), int64_t{0})));
-  at::Tensor output = tensor_of(all);
-  at::Tensor input = tensor_of(buffer);
-  std::vector<int64_t> output_splits = receive;
-  std::vector<int64_t> input_splits = send;
+Bytes Transport::all_to_all(Bytes buffer, std::vector<int64_t> send, std::vector<int64_t> receive,
+                            const Deadline& deadline) {
+  Buffer input(std::move(buffer));
+  Buffer output(static_cast<size_t>(std::accumulate(receive.begin(), receive.end(), int64_t{0})));
   c10d::AllToAllOptions options;
   options.timeout = deadline.left();
-  finish(gloo_->alltoall_base(output, input, output_splits, input_splits, options), deadline);
-  return all;
+  finish(gloo_->alltoall_base(output.tensor, input.tensor, receive, send, options), deadline);
+  return std::move(*output.bytes);
 }
 
-void Transport::broadcast(std::span<std::byte> buffer, int root, const Deadline& deadline) {
-  std::vector<at::Tensor> tensors{tensor_of(buffer)};
+Bytes Transport::broadcast(Bytes buffer, int root, const Deadline& deadline) {
+  const Buffer one(std::move(buffer));
+  std::vector<at::Tensor> tensors{one.tensor};
   c10d::BroadcastOptions options;
   options.rootRank = root;
   options.timeout = deadline.left();
   finish(gloo_->broadcast(tensors, options), deadline);
+  return std::move(*one.bytes);
 }
 
-void Transport::send(std::span<const std::byte> buffer, int to, int tag, const Deadline& deadline) {
-  std::vector<at::Tensor> tensors{tensor_of(buffer)};
+void Transport::send(Bytes buffer, int to, int tag, const Deadline& deadline) {
+  std::vector<at::Tensor> tensors{Buffer(std::move(buffer)).tensor};
   finish(gloo_->send(tensors, to, tag), deadline);
 }
 
-void Transport::receive(std::span<std::byte> buffer, int from, int tag, const Deadline& deadline) {
-  std::vector<at::Tensor> tensors{tensor_of(buffer)};
+Bytes Transport::receive(size_t bytes, int from, int tag, const Deadline& deadline) {
+  const Buffer into(bytes);
+  std::vector<at::Tensor> tensors{into.tensor};
   finish(gloo_->recv(tensors, from, tag), deadline);
+  return std::move(*into.bytes);
 }
 
-int Transport::receive_from_any(std::span<std::byte> buffer, int tag, const Deadline& deadline) {
-  std::vector<at::Tensor> tensors{tensor_of(buffer)};
+std::pair<Bytes, int> Transport::receive_from_any(size_t bytes, int tag, const Deadline& deadline) {
+  const Buffer into(bytes);
+  std::vector<at::Tensor> tensors{into.tensor};
   const c10::intrusive_ptr<Work> work = gloo_->recvAnysource(tensors, tag);
   finish(work, deadline);
-  return work->sourceRank();
+  return {std::move(*into.bytes), work->sourceRank()};
 }
 
 }  // namespace spyre::distributed

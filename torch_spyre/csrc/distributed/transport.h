@@ -2,13 +2,14 @@
 //
 // Gloo comes with PyTorch, its headers don't: it is handed in as a c10d backend for CPU tensors,
 // and here it sees nothing but bytes. Every call waits; a time-out or a lost connection throws.
+// Buffers go in and come out by value: after a time-out Gloo may still be writing to them.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <chrono>
 #include <cstddef>
-#include <span>
+#include <utility>
 #include <vector>
 
 namespace spyre::distributed {
@@ -34,16 +35,17 @@ class Transport {
   int size() const { return gloo_->getSize(); }
 
   // The same number of bytes from every rank, in the order of the ranks.
-  Bytes all_gather(std::span<const std::byte> own, const Deadline& deadline);
+  Bytes all_gather(Bytes own, const Deadline& deadline);
   // `send[j]` bytes to rank j, `receive[j]` from it, one after the other in the buffers.
-  Bytes all_to_all(std::span<const std::byte> buffer, const std::vector<int64_t>& send,
-                   const std::vector<int64_t>& receive, const Deadline& deadline);
-  void broadcast(std::span<std::byte> buffer, int root, const Deadline& deadline);
+  Bytes all_to_all(Bytes buffer, std::vector<int64_t> send, std::vector<int64_t> receive,
+                   const Deadline& deadline);
+  // The root's bytes; the others give as many of any kind.
+  Bytes broadcast(Bytes buffer, int root, const Deadline& deadline);
 
-  void send(std::span<const std::byte> buffer, int to, int tag, const Deadline& deadline);
-  void receive(std::span<std::byte> buffer, int from, int tag, const Deadline& deadline);
-  // Returns from whom.
-  int receive_from_any(std::span<std::byte> buffer, int tag, const Deadline& deadline);
+  void send(Bytes buffer, int to, int tag, const Deadline& deadline);
+  Bytes receive(size_t bytes, int from, int tag, const Deadline& deadline);
+  // And from whom.
+  std::pair<Bytes, int> receive_from_any(size_t bytes, int tag, const Deadline& deadline);
 
  private:
   c10::intrusive_ptr<c10d::Backend> gloo_;

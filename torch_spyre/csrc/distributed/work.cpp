@@ -1,6 +1,8 @@
 #include "distributed/work.h"
 
 #include <algorithm>
+#include <system_error>
+#include <thread>
 
 #include "runtime/activity.h"
 #include "runtime/cards.h"
@@ -27,6 +29,30 @@ void SpyreWork::complete(std::exception_ptr error) {
     return;
   }
   finish(error);
+  {
+    const std::lock_guard lock(asking_);
+    if (!is_future_known_) {
+      complete_future(error);
+      return;
+    }
+  }
+  // What was hung on the future may wait for another collective of the group, and this thread is
+  // the one that would carry it.
+  auto self = c10::intrusive_ptr<SpyreWork>::reclaim_copy(this);
+  try {
+    std::thread([self, error] { self->complete_future(error); }).detach();
+  } catch (const std::system_error&) {  // there are too many
+    complete_future(error);
+  }
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> SpyreWork::getFuture() {
+  const std::lock_guard lock(asking_);
+  is_future_known_ = true;
+  return future_;
+}
+
+void SpyreWork::complete_future(const std::exception_ptr& error) {
   if (error != nullptr) {
     future_->setError(error);
     return;

@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <future>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -31,11 +32,12 @@ class SpyreWork final : public c10d::Work {
   void synchronize() override;
   std::vector<at::Tensor> result() override { return results_; }
   int sourceRank() const override { return source_; }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override { return sequence_; }
 
  private:
   void wait_on_host(std::chrono::milliseconds timeout);
+  void complete_future(const std::exception_ptr& error);
 
   std::vector<at::Tensor> results_;
   const uint64_t sequence_;
@@ -46,6 +48,8 @@ class SpyreWork final : public c10d::Work {
   std::promise<Ticket> ticket_;
   std::shared_future<Ticket> known_ticket_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::mutex asking_;  // of what follows, and of completing a future that nobody has
+  bool is_future_known_ = false;
 };
 
 // Several as one.

@@ -297,6 +297,8 @@ void write_image(const c10::Storage& storage, const at::Tensor& image) {
 void replace_storage(const c10::Storage& storage, LayoutPtr layout, c10::ScalarType dtype,
                      int64_t numel, bool keep) {
   const CardStorage& before = card_storage(storage);
+  TORCH_CHECK(before.exchanges == 0, "a tensor can't get other memory while a collective that it ",
+              "takes part in is under way: wait() for that first");
   c10::DataPtr block = allocate_storage(before.device, std::move(layout), dtype, numel);
   const size_t itemsize = dtype == c10::ScalarType::Undefined ? 1 : c10::elementSize(dtype);
   if (keep && before.numel != 0 && numel != 0) {

@@ -44,6 +44,7 @@ struct CardStorage {
   int64_t numel = 0;  // elements of the host image; bytes while the dtype is not known
   mutable bool is_written = false;  // untyped: has anybody put bytes there?
   mutable std::atomic<Use> use = Use::Unknown;
+  mutable std::atomic<int> exchanges = 0;   // with other cards, under way: it stays where it is
   mutable std::atomic<int64_t> writes = 0;  // queued so far, by whatever way
   mutable std::atomic<std::shared_ptr<const ProductCopy>> product_copy;
   c10::Storage lender;  // whose block it is, if not its own

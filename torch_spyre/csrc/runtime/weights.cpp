@@ -132,6 +132,9 @@ void lay_out_weight(const std::string& operation, std::vector<c10::IValue>& argu
   if (!is_whole_matrix(weight)) {
     return;
   }
+  if (use == Use::Unknown && storage.exchanges != 0) {
+    return;  // the next product may
+  }
   if (use == Use::Unknown) {
     while_only_thread([&] { settle(weight); });
     return;
