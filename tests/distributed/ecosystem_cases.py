@@ -26,6 +26,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
+import torch_spyre
 from tests.distributed.cases import Case, World, same
 
 CASES: dict[str, tuple[Case, tuple[int, ...]]] = {}
@@ -201,6 +202,16 @@ def functional_collectives_compile_in_one_graph(world: World) -> None:
     parts = [made(rank, 4, 64).half().double().mul(2).relu() * world.size for rank in world.ranks]
     expected = torch.stack(parts).mean(0) - 2
     torch.testing.assert_close(found.cpu().double(), expected, rtol=2**-8, atol=2**-7)
+
+
+@case(2)
+def explanations_say_which_call_made_an_exchange(world: World) -> None:
+    found = torch_spyre.explain(gather_and_reduce, made(world.rank, 4, 64).half().to("spyre"))
+    exchanges = [launch for launch in found.launches if launch.kind == "exchange"]
+    called = [found.graphs[graph].calls[place].what for graph, place in (x.call for x in exchanges)]
+    names = [what.removeprefix("_c10d_functional.").split(".")[0] for what in called]
+    assert names == ["all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce_", "broadcast_"]
+    assert all(launch.bytes_read or launch.bytes_written for launch in exchanges)
 
 
 class MLP(nn.Module):

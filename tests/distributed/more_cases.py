@@ -15,6 +15,8 @@ from torch import distributed as dist
 
 from tests.distributed.cases import Case, World, all_gather_means, check, on, same, value
 from torch_spyre import _C
+from torch_spyre.tools.trace.analyse import Analysis
+from torch_spyre.tools.trace.read import read_trace
 
 CASES: dict[str, Case] = {}
 LARGE = (257, 300)  # beyond what every rank reduces alone
@@ -675,6 +677,7 @@ def the_profiler_shows_bytes_and_ranks(world: World) -> None:
         trace = Path(folder, "trace.json")
         profile.export_chrome_trace(str(trace))
         events = json.loads(trace.read_text())["traceEvents"]
+        analysis = Analysis(read_trace(trace))
     shown = [
         event["args"]
         for event in events
@@ -684,6 +687,9 @@ def the_profiler_shows_bytes_and_ranks(world: World) -> None:
     sent = 2 * (8192 - 8192 // world.size)
     assert shown[0]["bytes out"] == sent and shown[0]["modelled ns"] == -(-sent // 50)
     assert shown[0]["ranks"] == " ".join(map(str, world.ranks))
+    (card,) = analysis.cards
+    assert (card.exchanges, card.linked) == (1, shown[0]["modelled ns"])
+    assert not [kernel.name for kernel in analysis.kernels if "spyreccl" in kernel.name]
 
 
 @case

@@ -13,7 +13,9 @@ from torch.profiler import ProfilerActivity, profile
 import torch_spyre
 from torch_spyre._inductor import config
 from torch_spyre._inductor.origins import layer_name
-from torch_spyre.tools.explain.document import decode, encode
+from torch_spyre.tools.explain.document import Call, Graph, Source, decode, encode
+from torch_spyre.tools.explain.graphs import Window
+from torch_spyre.tools.explain.launches import Recording, launches_of
 from torch_spyre.tools.measure import measure
 
 HIDDEN, INNER, ROWS = 64, 192, 16
@@ -87,6 +89,17 @@ def test_steps_kernels_and_launches_take_the_same_time(explained):
     assert sum(launch.duration for launch in explained.launches) == explained.duration
 
 
+def test_a_launch_takes_the_time_of_its_kernel_whatever_its_lengths():
+    layer = Block().half().to("spyre").requires_grad_(False)
+    compiled = torch.compile(layer, dynamic=True)
+    for rows in (40, 300):  # in buckets of 128 and 512
+        x = torch.rand(rows, HIDDEN, dtype=torch.float16).to("spyre")
+        explanation = torch_spyre.explain(compiled, x)
+        (launch,) = [launch for launch in explanation.launches if launch.call is not None]
+        (kernel,) = explanation.kernels
+        assert launch.duration == kernel.duration == sum(s.duration for s in kernel.steps)
+
+
 def test_the_call_takes_as_long_as_events_around_it_say(explained, model, x):
     _, cost = measure(torch.compile(model), x)
     assert round(cost.microseconds * 1000) == explained.duration
@@ -158,6 +171,40 @@ def test_operations_of_the_cpu_and_eager_ones_have_their_places(explained):
     (sort,) = [i for i, call in enumerate(calls) if call.what == "aten.sort.default"]
     eager = [launch.name for launch in explained.launches if launch.call == (1, sort)]
     assert eager and set(eager) == {"aten::sort"}
+
+
+def test_exchanges_belong_to_collectives_and_to_nothing_else():
+    """A made-up call of a graph: collectives, operations of the CPU, and what the card did."""
+    calls = [
+        Call(0, "", ("",)),
+        Call(None, "_c10d_functional.all_reduce_.default", ("",)),
+        Call(None, "_c10d_functional.wait_tensor.default", ("",)),
+        Call(None, "_c10d_functional.all_reduce_.default", ("",)),
+        Call(None, "CPU: aten.linalg_qr.default", ("",)),
+        Call(0, "", ("",)),
+        Call(None, "_c10d_functional.all_gather_into_tensor.default", ("",)),
+        Call(0, "", ("",)),
+        Call(None, "CPU: aten.linalg_qr.default", ("",)),
+    ]
+    did = ["kernel", "all_reduce", "all_reduce", "to host", "to card", "kernel"]
+    did += ["all_gather", "kernel", "all_reduce"]
+    kinds = {"all_reduce": "exchange", "all_gather": "exchange"}
+    records = [
+        {
+            "name": f"spyreccl:{what}" if what in kinds else what,
+            "kind": kinds.get(what, what),
+            "program": 7 if what == "kernel" else 0,
+            **dict.fromkeys(("device", "queue", "begin", "duration"), 0),
+            **dict.fromkeys(("bytes_read", "bytes_written"), 64),
+        }
+        for what in did
+    ]
+    graph = Graph("graph 0", "the first", Source(), "", {}, {}, "", tuple(calls))
+    recording = Recording(records, windows=[Window(0, 0, len(records))])
+    found = list(launches_of(recording, [graph], {(0, 7): 0}))
+    places = [0, 1, 3, 4, 4, 5, 6, 7, None]  # the last one is of no call here
+    assert [launch.call and launch.call[1] for launch in found] == places
+    assert [launch.kind for launch in found] == [record["kind"] for record in records]
 
 
 def test_a_guard_that_failed_is_the_reason_of_a_graph(x):

@@ -10,7 +10,7 @@ import pytest
 from tests.tools import explanations
 from tests.tools.explanations import place_of
 from tests.tools.test_explain_render import empty
-from torch_spyre.tools.explain.document import Explanation, Source
+from torch_spyre.tools.explain.document import Explanation, Launch, Source
 
 SMALL = explanations.small()
 LAYER = SMALL.kernels[0]
@@ -43,6 +43,27 @@ def test_the_timeline_shows_what_bounds_the_card_in_proportion_to_its_time(shown
     assert set(pixels) >= {bound for bound, share in shares.items() if share > 0.01}
     measured = pixels["SFP"] / (pixels["SFP"] + pixels["LPDDR5"])
     assert measured == pytest.approx(shares["SFP"], abs=0.03)
+
+
+def test_exchanges_with_other_cards_have_a_colour_and_are_no_work_of_the_cores(shown):
+    plain = shown(SMALL).page
+    name, end = "spyreccl:all_reduce", SMALL.duration
+    exchange = Launch(name, "exchange", 0, 33, end, end // 4, 3 << 20, 2 << 20, None)
+    opened = shown(msgspec.structs.replace(SMALL, launches=(*SMALL.launches, exchange)))
+    page = opened.page
+    assert {"link", "PCIe"} <= set(opened.colours("timeline-canvas"))
+    for mode in ("bound", "kind"):
+        page.select_option("#colour-mode", mode)
+        assert "link" in page.inner_text("#legend") and "link" not in plain.inner_text("#legend")
+    page.evaluate(f"explainPage.selectLaunch(explainPage.model.launches[{len(SMALL.launches)}])")
+    opened.settle()
+    text = page.inner_text("#details")
+    assert name in text and "exchange" in text and "eager" not in text
+    names, values = (page.locator(f"#details {tag}").all_inner_texts() for tag in ("dt", "dd"))
+    facts = dict(zip(names, values, strict=True))
+    assert (facts["sent"], facts["received"]) == ("3 MiB", "2 MiB")
+    memory = "#figures .figure:has(dt:text-is('LPDDR5')) dd >> nth=0"
+    assert page.inner_text(memory) == plain.inner_text(memory)
 
 
 def test_a_launch_opens_into_its_steps(shown):

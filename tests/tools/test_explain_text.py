@@ -151,6 +151,27 @@ def test_a_script_that_can_t_be_explained_is_one_line(text, message, capsys, tmp
 
 
 @pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("page.html", b"\n<!DOCTYPE html>\n<title>x</title>", "page.html is a page (HTML)"),
+        ("marked.html", b"\xef\xbb\xbf<html>", "a page (HTML)"),
+        ("found.json.gz", b"\x1f\x8b\x08" + bytes(40), "packed (gzip)"),
+        ("model.zip", b"PK\x03\x04" + bytes(40), "packed (zip)"),
+        ("library.so", b"\x7fELF\x02\x01" + bytes(40), "a binary (ELF)"),
+        ("found.txt", b'{"version": 1}', "JSON under another name"),
+    ],
+    ids=["page", "page with a mark", "gzip", "zip", "ELF", "JSON"],
+)
+def test_files_that_are_no_scripts_are_not_run(name, content, message, capsys, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert main(["explain", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") == 1
+    assert "a Python script, or a .json that was saved with --json" in err
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["no.py"], "no.py: No such file"),

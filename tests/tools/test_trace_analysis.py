@@ -154,6 +154,41 @@ def test_copies_are_counted_by_direction(analyse: Callable[..., Analysis]) -> No
     }
 
 
+def exchange(start: int, ns: int, out: int, into: int) -> Event:
+    """As the profiler shows a collective of spyreccl: like a kernel, but for what it carries."""
+    return work("spyreccl:all_reduce", start, ns, stream=33, bytes_out=out, bytes_in=into)
+
+
+def test_exchanges_between_cards_are_no_work_of_the_cores(
+    analyse: Callable[..., Analysis],
+    write: Callable[[Any], Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trace = document(
+        work("product", 0, 100, MACs=100_000, bytes_read=1_000, PT_ns=100),
+        exchange(100, 800, 4_000, 4_000),
+        exchange(900, 100, 500, 0),
+    )
+    found = analyse(trace)
+    for groups in (found.kernels, found.ops, found.layers):
+        assert [(group.calls, group.figures.ns) for group in groups] == [(1, 100)]
+    (card,) = found.cards
+    assert (card.computed.calls, card.computed.pt_use, card.computed.bound) == (1, 1.0, "PT")
+    assert (card.linked, card.exchanges, card.share(card.linked)) == (900, 2, 0.9)
+    assert (card.copied, card.transfers) == (0, 0)
+    (copies,) = found.copies
+    assert (copies.direction, copies.count) == ("between cards", 2)
+    assert (copies.bytes, copies.ns) == (8_500, 900)
+    assert {group.name: group.figures.ns for group in found.streams} == {
+        "spyre:0, default stream": 100,
+        "spyre:0, stream 33": 900,
+    }
+    assert main([str(write(trace))]) == 0
+    printed = capsys.readouterr().out
+    assert "1 kernel 100 ns" in printed and "PT        100 %" in printed
+    assert "link      900 ns in 2 exchanges, 90 % of the time" in printed
+
+
 # ---- Operations and layers ----------------------------------------------------------------------
 
 KERNELS = [
@@ -296,7 +331,13 @@ def test_a_packed_trace_says_the_same(
     assert printed[0] == printed[1]
 
 
+def test_work_that_takes_no_time_is_on_the_page(write: Callable[[Any], Path]) -> None:
+    path = write(document(work("k", 0, 0, MACs=5, bytes_read=4)))
+    assert main([str(path), "--format", "html", "-o", str(path.with_suffix(".html"))]) == 0
+
+
 CUDA = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1.0, "dur": 2.0}
+STEP = ["aten.mm", "", 60, -600, 10, 0, 60, 0, 10, 0, 0]
 UNUSABLE = {
     "": "empty",
     "{": "truncated",
@@ -311,6 +352,19 @@ UNUSABLE = {
     json.dumps({**SMALL, "spyre": {"version": 1, "kernels": [{"name": "k", "steps": [[1]]}]}}): (
         "damaged"
     ),
+    json.dumps(document(work("k", 0, 5, MACs=-1, bytes_read=1))): "damaged",
+    json.dumps(document(work("k", 0, -5))): "damaged",
+    json.dumps(document(work("k", 0, 5, MACs=10**400))): "damaged",
+    json.dumps(document(exchange(0, 5, -1, 0))): "damaged",
+    json.dumps({**SMALL, "deviceProperties": [{"id": 0, **CARD, "MACs per ns": 0.0}]}): "damaged",
+    json.dumps({**SMALL, "deviceProperties": [{"id": 0, **CARD, "LPDDR5 bytes per ns": -1}]}): (
+        "damaged"
+    ),
+    json.dumps(document(work("k", 0, 5), kernels=[{"name": "k", "steps": [STEP]}])): "damaged",
+    json.dumps(document(work("k", 0, 5), {**on_host("aten::add", 0, 5), "tid": [7]})): "no trace",
+    json.dumps(document(work("k", 0, 5), {**on_host("aten::add", 0, 5), "ts": 1e308})): "no trace",
+    json.dumps({**SMALL, "spyre": {"version": 2, "programs": {}}}): "version 2",
+    '{"traceEvents": [{"args": ' + "[" * 100_000 + "]" * 100_000 + "}]}": "no JSON",
 }
 
 
@@ -319,10 +373,11 @@ def test_a_file_that_is_no_such_trace_gets_one_line(
     content: str, write: Callable[[Any], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(content)
-    assert main([str(path)]) == 2
-    done = capsys.readouterr()
-    assert done.out == "" and done.err.count("\n") == 1
-    assert str(path) in done.err and UNUSABLE[content] in done.err
+    for form in ("text", "html", "csv"):
+        assert main([str(path), "--format", form]) == 2
+        done = capsys.readouterr()
+        assert done.out == "" and done.err.count("\n") == 1
+        assert str(path) in done.err and UNUSABLE[content] in done.err
 
 
 def test_files_that_cannot_be_read_or_written_get_one_line(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import sys
 import traceback
 from pathlib import Path
@@ -12,6 +13,14 @@ if TYPE_CHECKING:
     from .document import Explanation
 
 PASSED, UNUSABLE = 0, 2
+_START_BYTES = 512
+_NO_SCRIPTS = {
+    b"<": "a page (HTML)",
+    b"{": "JSON under another name",
+    b"\x1f\x8b": "packed (gzip)",
+    b"PK\x03\x04": "packed (zip)",
+    b"\x7fELF": "a binary (ELF)",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -82,15 +91,27 @@ def _explanation(options: argparse.Namespace) -> Explanation:
     if options.call is not None and options.call < 1:
         raise _UnusableError(f"--call {options.call}: calls are counted from 1")
     try:
-        with path.open("rb"):
-            pass
+        with path.open("rb") as file:
+            start = file.read(_START_BYTES)
     except OSError as error:
         raise _UnusableError(f"{path}: {error.strerror}") from None
     if path.suffix != ".json":
+        _check_is_script(path, start)
         return _run(options)
     if options.arguments:
         raise _UnusableError(f"{path} is no script: it takes no {' '.join(options.arguments)}")
     return _read(path)
+
+
+def _check_is_script(path: Path, start: bytes) -> None:
+    """Files of other kinds are easily mistaken for one: they are told by how they begin."""
+    text = start.removeprefix(codecs.BOM_UTF8).lstrip()
+    for sign, kind in _NO_SCRIPTS.items():
+        if text.startswith(sign):
+            raise _UnusableError(
+                f"{path} is {kind}, no script: give a Python script, or a .json that was saved "
+                "with --json"
+            )
 
 
 def _read(path: Path) -> Explanation:

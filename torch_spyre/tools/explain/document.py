@@ -87,7 +87,7 @@ class Kernel(msgspec.Struct, frozen=True):
 
     name: str
     hash: str  # of its bundle
-    duration: int  # of a launch with the largest lengths
+    duration: int  # of every launch: it has the lengths of its bucket
     cores: int
     lx_bytes: int  # of each scratchpad, in use at most
     lx_capacity: int  # what a plan may use
@@ -135,8 +135,8 @@ class Launch(msgspec.Struct, frozen=True):
     queue: int
     start: int  # from the start of the call
     duration: int
-    bytes_read: int
-    bytes_written: int
+    bytes_read: int  # of an exchange: sent
+    bytes_written: int  # and received
     call: tuple[int, int] | None  # the graph and the place in its calls; None: an eager operation
 
 

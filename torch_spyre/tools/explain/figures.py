@@ -75,11 +75,6 @@ def is_copy(step: Step) -> bool:
     return bool(step.why) or step.kind in ("restickify", "relayout")
 
 
-def other_launches(explanation: Explanation) -> list[Launch]:
-    """What ran on the card beside the kernels of graphs: eager operations and transfers."""
-    return [launch for launch in explanation.launches if kernel_of(explanation, launch) is None]
-
-
 def kernel_of(explanation: Explanation, launch: Launch) -> Kernel | None:
     """The compiled kernel that was launched; None for other work."""
     if launch.call is None or launch.kind != "kernel":

@@ -22,6 +22,7 @@ Result = TypeVar("Result")
 Record: TypeAlias = dict[str, Any]
 
 _ON_CPU = "CPU: "
+_EXCHANGE = "spyreccl:"  # what names of exchanges between cards begin with
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,9 @@ def _asked_by(
             )
             if at is not None:
                 found[i] = window.graph, at
-                place = at if kernel is None else at + 1
+                # An operation may ask for several things; a kernel and an exchange are one each.
+                is_one = kernel is not None or entry["kind"] == "exchange"
+                place = at + 1 if is_one else at
     return found
 
 
@@ -141,6 +144,8 @@ def _operation_place(calls: Sequence[Call], place: int, entry: Record) -> int | 
         if calls[i].kernel is not None:
             break
         candidates.append(i)
+    if entry["kind"] == "exchange":
+        return next((i for i in candidates if _is_collective(calls[i].what, name)), None)
     if entry["kind"] == "kernel":
         same = [i for i in candidates if _packet(calls[i].what) == _packet(name)]
     else:  # to the host and back
@@ -148,6 +153,16 @@ def _operation_place(calls: Sequence[Call], place: int, entry: Record) -> int | 
     if same:
         return same[0]
     return candidates[0] if len(candidates) == 1 else None
+
+
+def _is_collective(operation: str, exchange: str) -> bool:
+    """Is this call what makes cards exchange something?
+
+    >>> _is_collective("_c10d_functional.all_gather_into_tensor.default", "spyreccl:all_gather")
+    True
+    """
+    library, _, rest = operation.partition(".")
+    return library.startswith("_c10d_") and rest.startswith(exchange.removeprefix(_EXCHANGE))
 
 
 def _packet(operation: str) -> str:

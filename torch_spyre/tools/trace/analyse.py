@@ -10,10 +10,23 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from .host import HostWork, layers_of_calls
-from .read import FILL, KERNEL, ON_CARD, TO_CARD, TO_HOST, Card, Figures, Step, Trace, Work
+from .read import (
+    EXCHANGE,
+    FILL,
+    KERNEL,
+    ON_CARD,
+    TO_CARD,
+    TO_HOST,
+    Card,
+    Figures,
+    Step,
+    Trace,
+    Work,
+)
 
 NO_LAYER = "(no layer)"
-_COMPUTED = (KERNEL, ON_CARD, FILL)  # by cores; the rest goes over PCIe
+_COMPUTED = (KERNEL, ON_CARD, FILL)  # by cores
+_COPIED = (TO_CARD, TO_HOST)  # over PCIe; exchanges go over the link between cards
 _UNITS = {"PT": "pt", "SFP": "sfp", "LPDDR5": "memory", "LX": "lx", "ring": "ring"}
 
 
@@ -70,7 +83,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Copies:
-    """Copies in one direction."""
+    """Copies in one direction; exchanges have bytes in both."""
 
     card: int
     direction: str
@@ -106,6 +119,8 @@ class CardUse:
     computed: Group  # by the cores
     copied: int  # ns over PCIe
     transfers: int
+    linked: int  # ns over the link to other cards
+    exchanges: int
     gaps: list[Gap] = field(default_factory=list)  # longest first
 
     @property
@@ -196,7 +211,7 @@ class Analysis:
     def copies(self) -> list[Copies]:
         sums: dict[tuple[int, str], list[int]] = {}
         for work in self._trace.works:
-            if work.kind not in (TO_CARD, TO_HOST, ON_CARD):
+            if work.kind not in (*_COPIED, ON_CARD, EXCHANGE):
                 continue
             total = sums.setdefault((work.card, work.kind), [0, 0, 0])
             read, written = work.figures.bytes_read, work.figures.bytes_written
@@ -216,15 +231,18 @@ class Analysis:
     def _use(self, number: int, works: list[Work], host: HostWork) -> CardUse:
         runs = _runs(works)
         computed = self._grouped(lambda _: "", (w for w in works if w.kind in _COMPUTED))
-        transfers = [work for work in works if work.kind not in _COMPUTED]
+        copied = [work.figures.ns for work in works if work.kind in _COPIED]
+        linked = [work.figures.ns for work in works if work.kind == EXCHANGE]
         use = CardUse(
             number,
             self._card(number),
             span=runs[-1].end - runs[0].start,
             busy=sum(run.end - run.start for run in runs),
             computed=computed[0] if computed else Group("", self._card(number)),
-            copied=sum(work.figures.ns for work in transfers),
-            transfers=len(transfers),
+            copied=sum(copied),
+            transfers=len(copied),
+            linked=sum(linked),
+            exchanges=len(linked),
         )
         gaps = sorted(pairwise(runs), key=lambda pair: pair[0].end - pair[1].start)
         for before, after in gaps:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from .read import HostEvent, Trace
+from .read import HostEvent, Thread, Trace
 
 _STEP = "ProfilerStep#"  # a range that every schedule makes
 
@@ -26,7 +26,7 @@ def layers_of_calls(trace: Trace) -> dict[int, str]:
     """Where each call stands: in the modules around it, `GraniteModel_0.GraniteMLP_3`, or else in
     the ranges of `record_function`, `[generate.decode]`. Calls outside of both are left out."""
     around = _by_thread(event for event in trace.host if event.category != "cpu_op")
-    calls: dict[Any, list[tuple[int, int]]] = {}
+    calls: dict[Thread, list[tuple[int, int]]] = {}
     for number, call in trace.calls.items():
         calls.setdefault(call.thread, []).append((call.start, number))
     found = {}
@@ -40,9 +40,9 @@ def layers_of_calls(trace: Trace) -> dict[int, str]:
     return found
 
 
-def _by_thread(events: Iterable[HostEvent]) -> dict[Any, list[HostEvent]]:
+def _by_thread(events: Iterable[HostEvent]) -> dict[Thread, list[HostEvent]]:
     """Outer events before those within them."""
-    threads: dict[Any, list[HostEvent]] = {}
+    threads: dict[Thread, list[HostEvent]] = {}
     for event in sorted(events, key=lambda event: (event.start, -event.end)):
         threads.setdefault(event.thread, []).append(event)
     return threads

@@ -126,7 +126,7 @@ def roofline(card: Card, kernels: Iterable[Group], layers: Iterable[Group]) -> I
     roof = ((left, min(left * card.memory_rate, card.mac_rate)), (ridge, card.mac_rate))
     points = [f"{x.at(a):.1f},{y.at(b):.1f}" for a, b in (*roof, (x.decades[-1], card.mac_rate))]
     yield f'<polyline class="roof" points="{" ".join(points)}"/>'
-    most = max(group.figures.ns for group in groups)
+    most = max(group.figures.ns for group in groups) or 1
     for kind, members in shown.items():
         for group in members:
             radius = 3 + 15 * math.sqrt(group.figures.ns / most) if kind == "kernel" else 4

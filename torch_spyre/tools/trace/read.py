@@ -5,18 +5,23 @@ from __future__ import annotations
 import gzip
 import zlib
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 
 KERNEL, TO_CARD, TO_HOST, ON_CARD, FILL = "kernel", "host to card", "card to host", "copy", "fill"
+EXCHANGE = "between cards"
 # What the profiler calls work that is not a kernel of the model's.
 _KINDS = {"Memcpy HtoD": TO_CARD, "Memcpy DtoH": TO_HOST, "Memcpy DtoD": ON_CARD, "Memset": FILL}
 _DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _HOST_CATEGORIES = frozenset({"cpu_op", "user_annotation"})
 _MODULE = "nn.Module: "
 
-Decoded = TypeVar("Decoded")
+# What a file may say: limits far beyond any card's, within which all sums and quotients are finite.
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Rate: TypeAlias = Annotated[float, msgspec.Meta(ge=1e-9, le=1e18)]
+Microseconds: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
+Thread: TypeAlias = int | str | None
 
 
 class TraceError(Exception):
@@ -26,7 +31,8 @@ class TraceError(Exception):
 class Figures(NamedTuple):
     """What work takes: modelled time, multiply-adds, bytes, and how long each unit is busy, in ns.
 
-    Bytes are those of LPDDR5; of a copy between host and card, those that went over PCIe.
+    Bytes are those of LPDDR5; of a copy between host and card, those that went over PCIe; of an
+    exchange between cards, those that went out over the link, and those that came in.
     """
 
     ns: int = 0
@@ -70,7 +76,7 @@ class HostEvent(NamedTuple):
 
     category: str  # "cpu_op", "user_annotation", "module" or "call"
     name: str
-    thread: Any
+    thread: Thread
     start: int
     end: int
 
@@ -80,9 +86,9 @@ class Card(msgspec.Struct, frozen=True):
 
     id: int = 0
     name: str = "IBM Spyre"
-    mac_rate: float = msgspec.field(default=36480.0, name="MACs per ns")
-    memory_rate: float = msgspec.field(default=150.0, name="LPDDR5 bytes per ns")
-    pcie_rate: float = msgspec.field(default=50.0, name="PCIe bytes per ns")
+    mac_rate: Rate = msgspec.field(default=36480.0, name="MACs per ns")
+    memory_rate: Rate = msgspec.field(default=150.0, name="LPDDR5 bytes per ns")
+    pcie_rate: Rate = msgspec.field(default=50.0, name="PCIe bytes per ns")
 
 
 class Trace(NamedTuple):
@@ -99,10 +105,9 @@ class _Event(msgspec.Struct, gc=False):
     ph: str = ""
     cat: str = ""
     name: str = ""
-    pid: Any = None
-    tid: Any = None
-    ts: float = 0.0
-    dur: float = 0.0
+    tid: Thread = None
+    ts: Microseconds = 0.0
+    dur: Microseconds = 0.0
     args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
@@ -119,24 +124,31 @@ class _Arguments(msgspec.Struct):
     stream: int = 0
     correlation: int | None = None
     kernel: int | None = None
-    ns: int = msgspec.field(default=0, name="modelled ns")
-    macs: int = msgspec.field(default=0, name="MACs")
-    bytes_read: int = msgspec.field(default=0, name="bytes read")
-    bytes_written: int = msgspec.field(default=0, name="bytes written")
-    pt: int = msgspec.field(default=0, name="PT ns")
-    sfp: int = msgspec.field(default=0, name="SFP ns")
-    memory: int = msgspec.field(default=0, name="LPDDR5 ns")
-    lx: int = msgspec.field(default=0, name="LX ns")
-    ring: int = msgspec.field(default=0, name="ring ns")
+    ns: Count = msgspec.field(default=0, name="modelled ns")
+    macs: Count = msgspec.field(default=0, name="MACs")
+    bytes_read: Count = msgspec.field(default=0, name="bytes read")
+    bytes_written: Count = msgspec.field(default=0, name="bytes written")
+    bytes_out: Count | None = msgspec.field(default=None, name="bytes out")  # of an exchange
+    bytes_in: Count = msgspec.field(default=0, name="bytes in")
+    pt: Count = msgspec.field(default=0, name="PT ns")
+    sfp: Count = msgspec.field(default=0, name="SFP ns")
+    memory: Count = msgspec.field(default=0, name="LPDDR5 ns")
+    lx: Count = msgspec.field(default=0, name="LX ns")
+    ring: Count = msgspec.field(default=0, name="ring ns")
 
 
 class _Kernel(msgspec.Struct):
     name: str
-    steps: list[tuple[str, str, int, int, int, int, int, int, int, int, int]]
+    steps: list[tuple[str, str, Count, Count, Count, Count, Count, Count, Count, Count, Count]]
+
+
+class _Version(msgspec.Struct):
+    """The part of what a trace says about kernels that all versions have."""
+
+    version: int
 
 
 class _Kernels(msgspec.Struct):
-    version: int
     kernels: list[_Kernel]
 
 
@@ -148,7 +160,7 @@ def read_trace(path: Path) -> Trace:
     document = _document(path, _bytes(path))
     try:
         return _trace(document)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"{path}: damaged: {error}") from None
     except TraceError as error:
         raise TraceError(f"{path}: {error}") from None
@@ -175,19 +187,29 @@ def _document(path: Path, data: bytes) -> _Document:
         return msgspec.json.decode(data, type=_Document)
     except msgspec.ValidationError as error:
         raise TraceError(f"{path}: no trace of torch.profiler: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"{path}: truncated, or no JSON: {error}") from None
 
 
 def _trace(document: _Document) -> Trace:
     works = _works(document.events)
     cards = msgspec.json.decode(document.devices, type=list[Card])
-    found = msgspec.json.decode(document.spyre, type=_Kernels | None)
-    kernels: tuple[tuple[Step, ...], ...] = ()
-    if found is not None and found.version == _VERSION:
-        kernels = tuple(tuple(map(_step, kernel.steps)) for kernel in found.kernels)
     calls, host = _host(document.events)
-    return Trace(works, kernels, calls, host, {card.id: card for card in cards})
+    return Trace(works, _kernels(document), calls, host, {card.id: card for card in cards})
+
+
+def _kernels(document: _Document) -> tuple[tuple[Step, ...], ...]:
+    """The steps of all kernels that the trace has them of."""
+    found = msgspec.json.decode(document.spyre, type=_Version | None)
+    if found is None:
+        return ()
+    if found.version != _VERSION:
+        raise TraceError(
+            f"its kernels are described in version {found.version}, and this reads version "
+            f"{_VERSION}: use the torch_spyre that made the trace"
+        )
+    kernels = msgspec.json.decode(document.spyre, type=_Kernels).kernels
+    return tuple(tuple(map(_step, kernel.steps)) for kernel in kernels)
 
 
 def _step(row: tuple[Any, ...]) -> Step:
@@ -209,8 +231,11 @@ def _works(events: list[_Event]) -> list[Work]:
 
 
 def _work(event: _Event, found: _Arguments) -> Work:
+    kind, moved = _KINDS.get(event.name, KERNEL), (found.bytes_read, found.bytes_written)
+    if found.bytes_out is not None:
+        kind, moved = EXCHANGE, (found.bytes_out, found.bytes_in)
     return Work(
-        _KINDS.get(event.name, KERNEL),
+        kind,
         event.name,
         found.device,
         found.stream,
@@ -218,8 +243,7 @@ def _work(event: _Event, found: _Arguments) -> Work:
         Figures(
             found.ns,
             found.macs,
-            found.bytes_read,
-            found.bytes_written,
+            *moved,
             found.pt,
             found.sfp,
             found.memory,

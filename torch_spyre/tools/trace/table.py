@@ -74,7 +74,7 @@ def group_table(analysis: Analysis, by: str) -> Table:
         Column("read", "bytes_read", lambda row: row.figures.bytes_read, bytes_text),
         Column("written", "bytes_written", lambda row: row.figures.bytes_written, bytes_text),
     ]
-    if by == "stream":  # which has bytes of LPDDR5 and of PCIe
+    if by == "stream":  # which has bytes of LPDDR5, of PCIe and of the link
         uses = {use.number: use for use in analysis.cards}
         busy = Column("busy", "busy", lambda row: uses[row.card.id].share(row.figures.ns), percent)
         columns.append(busy)

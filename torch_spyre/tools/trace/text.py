@@ -29,6 +29,12 @@ def summary(use: CardUse) -> Iterator[str]:
     memory = percent(cores.memory_use)
     yield f"  LPDDR5    {memory} of {use.card.memory_rate:g} GB/s while kernels run"
     yield f"  roofline  {percent(cores.roofline)}, bound by {cores.bound or 'nothing'}"
+    if use.exchanges:
+        yield (
+            f"  link      {time_text(use.linked)} in "
+            f"{_counted(use.exchanges, 'exchange', 'exchanges')}, "
+            f"{percent(use.share(use.linked))} of the time"
+        )
     if use.gaps:
         longest = time_text(use.gaps[0].ns)
         yield (

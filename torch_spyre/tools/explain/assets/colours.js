@@ -1,7 +1,7 @@
 // Colours are named in the style sheet, once for both schemes; canvases ask for them here.
 
-const BOUNDS = ["PT", "SFP", "LPDDR5", "LX", "ring", "PCIe", "eager"];
-const KINDS = ["matmul", "pointwise", "reduction", "restickify", "relayout", "transfer", "eager"];
+const BOUNDS = ["PT", "SFP", "LPDDR5", "LX", "ring", "PCIe", "link", "eager"];
+const KINDS = ["matmul", "pointwise", "reduction", "restickify", "relayout", "transfer", "link", "eager"];
 const BOUND_MEANINGS = {
   PT: "the matrix units",
   SFP: "the vector units",
@@ -9,6 +9,7 @@ const BOUND_MEANINGS = {
   LX: "the scratchpads",
   ring: "the ring between the cores",
   PCIe: "copies from and to the host",
+  link: "exchanges with other cards",
   eager: "not in a compiled kernel",
 };
 

@@ -72,7 +72,6 @@ class Details {
     const bytes = step.bytes_read + step.bytes_written;
     const slices = Object.entries(step.slices).filter(([, count]) => count > 1)
       .map(([dimension, count]) => `${dimension} in ${count}`).join(", ");
-    const scale = step.duration > 0 ? op.duration / step.duration : 1;
     return [
       ["modelled time", formatTime(op.duration), `${formatCount(op.duration)} ns`],
       ["of the call", op.launch ? formatShare(op.duration / this.model.duration) : "not launched"],
@@ -80,10 +79,10 @@ class Details {
       ["cores", `${step.cores} of ${card.cores}`],
       ["core slices", slices || "none"],
       ["multiply-adds", step.macs ? formatLarge(step.macs) : ""],
-      ["PT's rate", step.macs ? formatShare(step.macs * scale / op.duration / card.macs_per_ns) : ""],
+      ["PT's rate", step.macs ? formatShare(step.macs / op.duration / card.macs_per_ns) : ""],
       ["LPDDR5 read", formatBytes(step.bytes_read), `${formatCount(step.bytes_read)} bytes`],
       ["LPDDR5 written", formatBytes(step.bytes_written), `${formatCount(step.bytes_written)} bytes`],
-      ["LPDDR5's rate", bytes ? formatShare(bytes * scale / op.duration / card.bytes_per_ns) : ""],
+      ["LPDDR5's rate", bytes ? formatShare(bytes / op.duration / card.bytes_per_ns) : ""],
     ];
   }
 
@@ -139,17 +138,16 @@ class Details {
     const { kernel, call } = launch;
     const { colours } = this.page;
     const title = kernel ? kernel.name : launch.name;
-    const kind = launch.isCopy ? launch.kind : kernel ? "kernel" : "eager operation";
+    const kind = kernel || !launch.isOnCores ? launch.kind : "eager operation";
     const graph = call ? this.model.explanation.graphs[call.graph].name : "";
     const where = !call ? "in no graph" : `${graph}, call ${call.place}${call.what ? `: ${call.what}` : ""}`;
-    const badge = this.#badge(kind, launch.isCopy ? colours.bound("PCIe") : kernel ? colours.named.launch : colours.bound("eager"));
+    const badge = this.#badge(kind, kernel ? colours.named.launch : colours.bound(launch.bound));
     const own = [
       ["modelled time", formatTime(launch.duration), `${formatCount(launch.duration)} ns`],
       ["starts at", formatTime(launch.start), `${formatCount(launch.start)} ns`],
       ["of the call", formatShare(launch.duration / this.model.duration)],
       ["card, queue", `${launch.device}, ${launch.queue}`],
-      ["read", formatBytes(launch.bytes_read)],
-      ["written", formatBytes(launch.bytes_written)],
+      ...bytesOf(launch),
     ];
     if (!kernel) return [this.#heading(title, [badge], where), facts(own)];
     return [
@@ -179,6 +177,12 @@ class Details {
     requestAnimationFrame(() => list.show(kernel.steps.length));
     return box;
   }
+}
+
+/** What a launch moved: an exchange over the link, the others from and to memory. */
+function bytesOf(launch) {
+  const names = launch.kind === "exchange" ? ["sent", "received"] : ["read", "written"];
+  return [[names[0], formatBytes(launch.bytes_read)], [names[1], formatBytes(launch.bytes_written)]];
 }
 
 /** Python, loops, OpSpec and JSON of an op, in four columns. */

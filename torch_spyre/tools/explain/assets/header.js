@@ -20,7 +20,7 @@ function figures(model) {
   const steps = launched.filter((op) => op.step);
   const macs = sum((op) => op.macs);
   const [read, written] = ["read", "written"].map((what) =>
-    launched.reduce((total, op) => total + (op.launch.isCopy ? 0 : op[what]), 0));
+    launched.reduce((total, op) => total + (op.launch.isOnCores ? op[what] : 0), 0));
   const peak = kernels.reduce((most, kernel) => Math.max(most, kernel.launches.length ? kernel.lx_bytes : 0), 0);
   const capacity = kernels.reduce((most, kernel) => Math.max(most, kernel.lx_capacity), 0);
   const fallbacks = Object.values(explanation.fallbacks).reduce((total, count) => total + count, 0);

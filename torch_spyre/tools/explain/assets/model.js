@@ -2,7 +2,7 @@
 
 /**
  * One operation as it happened: a step in a launch of its kernel, or a launch that is no kernel
- * of a graph (a copy, an eager operation), which has no step.
+ * of a graph (a copy, an exchange with other cards, an eager operation), which has no step.
  */
 class Op {
   constructor(launch, step, place, start, duration, layer) {
@@ -19,8 +19,8 @@ class Op {
 
   get end() { return this.start + this.duration; }
   get name() { return this.step ? this.step.op : this.launch.name; }
-  get kind() { return this.step ? this.step.kind : this.launch.isCopy ? "transfer" : "eager"; }
-  get bound() { return this.step ? this.step.bound : this.launch.isCopy ? "PCIe" : "eager"; }
+  get kind() { return this.step ? this.step.kind : KIND_OF_BOUND[this.launch.bound]; }
+  get bound() { return this.step ? this.step.bound : this.launch.bound; }
   get cores() { return this.step ? this.step.cores : 0; }
   get macs() { return this.step ? this.step.macs : 0; }
   get read() { return (this.step || this.launch).bytes_read; }
@@ -30,6 +30,9 @@ class Op {
   get isCopy() { return this.step !== null && this.step.why !== ""; }
 }
 
+// Of launches that are no kernels of graphs: what they wait for, where that is not PCIe.
+const BOUND_OF_LAUNCH = { kernel: "eager", exchange: "link" };
+const KIND_OF_BOUND = { eager: "eager", link: "link", PCIe: "transfer" };
 const NO_SOURCE = Object.freeze({ file: "", line: 0, function: "", code: "", aten: "", layer: "" });
 
 class Model {
@@ -56,9 +59,10 @@ class Model {
 
   #launch(launch, index) {
     const call = launch.call ? this.#call(...launch.call) : null;
-    const kernel = call && call.kernel !== null ? this.kernels[call.kernel] : null;
-    const view = { ...launch, index, call, kernel, end: launch.start + launch.duration, firstOp: 0 };
-    view.isCopy = launch.kind !== "kernel";
+    const isOnCores = launch.kind === "kernel";
+    const kernel = isOnCores && call && call.kernel !== null ? this.kernels[call.kernel] : null;
+    const view = { ...launch, index, call, kernel, isOnCores, end: launch.start + launch.duration, firstOp: 0 };
+    view.bound = BOUND_OF_LAUNCH[launch.kind] ?? "PCIe";
     if (kernel) {
       kernel.launches.push(view);
       kernel.total += launch.duration;
@@ -68,16 +72,13 @@ class Model {
 
   #addOps(launch) {
     launch.firstOp = this.ops.length;
-    const { kernel, start, duration } = launch;
+    const { kernel, start } = launch;
     if (!kernel || kernel.steps.length === 0) {
-      this.ops.push(new Op(launch, null, 0, start, duration, ""));
+      this.ops.push(new Op(launch, null, 0, start, launch.duration, ""));
       return;
     }
-    // A kernel's own times are those of its largest lengths; a launch may have had smaller ones.
-    const scale = kernel.duration > 0 ? duration / kernel.duration : 1;
     kernel.steps.forEach((step, place) => this.ops.push(new Op(
-      launch, step, place, start + step.start * scale, step.duration * scale,
-      layerOf(launch.call, step, place))));
+      launch, step, place, start + step.start, step.duration, layerOf(launch.call, step, place))));
   }
 
   /** Kernels that another input would need: found by search, but on no lane. */

@@ -122,14 +122,12 @@ class Roofline {
 /** Every launched step of every kernel, with its sums over all launches. */
 function gatherPoints(model) {
   return model.kernels.flatMap((kernel) => kernel.steps.map((step, place) => {
-    const { launches } = kernel;
-    const scale = launches.reduce((sum, launch) =>
-      sum + (kernel.duration ? launch.duration / kernel.duration : 1), 0);
+    const count = kernel.launches.length;
     return {
       kernel, step, place,
-      time: step.duration * scale,
-      macs: step.macs * scale,
-      bytes: (step.bytes_read + step.bytes_written) * scale,
+      time: step.duration * count,
+      macs: step.macs * count,
+      bytes: (step.bytes_read + step.bytes_written) * count,
     };
   })).filter((point) => point.time > 0);
 }

@@ -166,7 +166,7 @@ class TimeTable {
 /** The group of what has no layer, no line, …: copies by themselves, the rest by what it is. */
 function fallbackName(op) {
   if (op.step) return op.isCopy ? "(copies that the compiler put in)" : "(of the graph)";
-  return op.launch.isCopy ? `(${op.launch.kind})` : "(eager)";
+  return op.launch.isOnCores ? "(eager)" : `(${op.launch.kind})`;
 }
 
 function addTo(group, op) {

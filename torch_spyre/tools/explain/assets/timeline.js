@@ -224,8 +224,7 @@ class Timeline {
   #drawLaunches(band, y) {
     const { surface, axis, page } = this;
     const { named } = page.colours;
-    const colour = (launch) => (launch.isCopy ? page.colours.bound("PCIe")
-      : launch.kernel ? named.launch : page.colours.bound("eager"));
+    const colour = (launch) => (launch.kernel ? named.launch : page.colours.bound(launch.bound));
     inSight(band.items, axis, (launch, left, right) => {
       surface.box(left, y, Math.max(1, right - left - 1), band.height, colour(launch));
       surface.label(launch.name, left + 5, y + band.height / 2 + 0.5, named["on-colour"], right - left - 10);
@@ -352,8 +351,7 @@ class Timeline {
         ["module", item.name], ["modelled", formatTime(item.end - item.start)]]);
     } else if (band.kind === "launch") {
       this.page.tooltip.show(event, item.name, [
-        ["kind", item.kind], ["modelled", formatTime(item.duration)],
-        ["read", formatBytes(item.bytes_read)], ["written", formatBytes(item.bytes_written)]]);
+        ["kind", item.kind], ["modelled", formatTime(item.duration)], ...bytesOf(item)]);
     } else this.page.describe(event, item);
   }
 }
