@@ -81,7 +81,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 def run_bundle(options: argparse.Namespace) -> int:
     """`spyre run`: one message and exit code 2 for whatever can't be run."""
     from torch_spyre.backend.reference import UncheckableError
-    from torch_spyre.backend.replay import ReplayError
+    from torch_spyre.backend.replay import ReplayError, first_line
     from torch_spyre.ir.superdsc import BundleError
 
     try:
@@ -90,6 +90,8 @@ def run_bundle(options: argparse.Namespace) -> int:
         problem = f"{options.directory}/{error}"
     except (ReplayError, UncheckableError, RuntimeError, IndexError) as error:
         problem = str(error)
+    except (ValueError, OSError) as error:  # a setting that is none, a file that can't be read
+        problem = first_line(error)
     print(f"spyre run: {problem}", file=sys.stderr)
     return UNUSABLE
 
@@ -101,6 +103,8 @@ def _run(options: argparse.Namespace) -> int:
 
     if options.repeat < 1:
         raise replays.ReplayError(f"--repeat {options.repeat}: at least 1")
+    if options.seed < 0:
+        raise replays.ReplayError(f"--seed {options.seed}: at least 0")
     replay = replays.Replay.read(options.directory)
     images = replays.random_images(replay, options.seed)
     if options.inputs:
