@@ -1,7 +1,4 @@
-"""The command `spyre`.
-
-Exit codes: 0, all went well; 1, a check failed; 2, what was asked for can't be done.
-"""
+"""The command `spyre`."""
 
 from __future__ import annotations
 
@@ -25,17 +22,21 @@ if TYPE_CHECKING:
     from torch_spyre.backend.spyrecode import StepInfo
 
 PASSED, FAILED, UNUSABLE = 0, 1, 2
+EXIT_CODES = "Exit codes: 0, all went well; 1, a check failed; 2, what was asked for can't be done."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `spyre`."""
-    parser = argparse.ArgumentParser(prog="spyre", description="Tools for the Spyre device.")
+    parser = argparse.ArgumentParser(
+        prog="spyre", description="Tools for the Spyre device.", epilog=EXIT_CODES
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser(
         "run",
         help="run one compiled kernel alone",
         description="Runs the kernel of a bundle directory (TORCH_COMPILE_DEBUG=1 writes them) "
         "on random or given inputs and prints what it costs on the card.",
+        epilog=EXIT_CODES,
     )
     add_run_options(run)
     run.set_defaults(command=run_bundle)
