@@ -6,8 +6,8 @@ Exit codes: 0, all went well; 2, what was asked for can't be done.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import math
 import os
 import sys
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="spyre-smi",
+        prog=_name(),
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -73,18 +73,24 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _name() -> str:
+    """As whom it was called; `python -m spyre_smi` is spyre-smi."""
+    called = os.path.basename(sys.argv[0])
+    return called if called == "aiu-smi" else "spyre-smi"
+
+
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not (math.isfinite(value) and 0.01 <= value <= LONGEST_DELAY):
-        raise argparse.ArgumentTypeError(f"{text} is not from 0.01 to {LONGEST_DELAY:g} seconds")
-    return value
+    with contextlib.suppress(ValueError):
+        if 0.01 <= (value := float(text)) <= LONGEST_DELAY:
+            return value
+    raise argparse.ArgumentTypeError(f"{text} is not from 0.01 to {LONGEST_DELAY:g} seconds")
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of samples: at least 1")
-    return value
+    with contextlib.suppress(ValueError):
+        if (value := int(text)) >= 1:
+            return value
+    raise argparse.ArgumentTypeError(f"{text} is not a number of samples: at least 1")
 
 
 def _table(options: argparse.Namespace) -> int:
@@ -113,5 +119,5 @@ def _print_json_line(sample: Sample) -> None:
 
 
 def _refuse(problem: str) -> int:
-    print(f"spyre-smi: {problem}", file=sys.stderr)
+    print(f"{_name()}: {problem}", file=sys.stderr)
     return UNUSABLE

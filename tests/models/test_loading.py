@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import transformers as hf
 
 import torch_spyre
 from torch_spyre import _C
+from torch_spyre.tools import progress
 from torch_spyre.tools.plans import plans_of
 
 SIZES: dict[str, Any] = {
@@ -274,6 +277,56 @@ def test_a_module_without_memory_is_filled_on_the_card(net):
     with torch.no_grad():
         found, wanted = loaded(tokens.to("spyre")).cpu(), model(tokens)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def shown(monkeypatch) -> Callable[[Callable[[], object]], list[str]]:
+    """What a terminal shows while something is loaded, one drawing after the other."""
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("TORCH_SPYRE_PROGRESS", "1")
+
+    def show(load: Callable[[], object]) -> list[str]:
+        terminal = Terminal()
+        monkeypatch.setattr(sys, "stderr", terminal)
+        load()
+        assert sys.stderr is terminal
+        return terminal.getvalue().split("\r\x1b[2K")
+
+    return show
+
+
+@pytest.mark.parametrize("has_both_names", [False, True], ids=["tied once", "tied twice"])
+def test_the_bar_of_a_module_reaches_its_total(shown, tmp_path, has_both_names):
+    net, path = Net(), tmp_path / "net.safetensors"
+    net.table = nn.Embedding(5000, 64)  # most of the bytes
+    net.head.weight = net.table.weight
+    state = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    if not has_both_names:
+        del state["head.weight"]
+    safetensors.torch.save_file(state, path)
+    *_, last, after = shown(lambda: torch_spyre.load_model(net, path))
+    # The table with its head, four of the linear layers, five of the norm, and what is computed.
+    size = f"{sum(tensor.nbytes for tensor in state.values()) / 1e6:.1f}"
+    assert f"Loading {'━' * 24} 11/11 tensors  {size}/{size} MB" in last and after == ""
+
+
+def test_the_bar_of_a_state_dict_reaches_its_total(shown, tmp_path):
+    path = tmp_path / "five.safetensors"
+    safetensors.torch.save_file({f"{i}": torch.zeros(1000, 100 * i) for i in range(1, 6)}, path)
+    *_, last, after = shown(lambda: torch_spyre.load_safetensors(path))
+    assert f"Loading {'━' * 24} 5/5 tensors  6.0/6.0 MB" in last and after == ""
+
+
+def test_loading_is_silent_where_progress_is_not_wanted(shown, net):
+    _, path = net
+    assert shown(lambda: torch_spyre.load_model(empty_net(), path, progress=False)) == [""]
+    assert shown(lambda: torch_spyre.load_safetensors(path, progress=False)) == [""]
 
 
 def test_empty_weights_take_no_memory_and_keep_ties():

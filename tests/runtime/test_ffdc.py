@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -183,6 +184,47 @@ def test_a_report_that_can_not_be_written_is_kept_and_masks_nothing(tmp_path):
         ):
             raise KeyError("theirs")
         assert torch.spyre.get_diagnostic_report()["failure"]["kind"] == "KeyError"
+
+
+def test_a_warning_that_is_an_error_masks_nothing(tmp_path):
+    (tmp_path / "file").write_text("no directory")
+    with (
+        recording(tmp_path / "file" / "below"),
+        warnings.catch_warnings(action="error"),
+        pytest.raises(KeyError, match="theirs"),
+        ffdc.reporting("compile"),
+    ):
+        raise KeyError("theirs")
+
+
+class UnspeakableError(Exception):
+    """Has no text, and no more of a name than its class."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+    __repr__ = __str__
+
+
+def test_an_error_without_a_text_is_raised_as_it_is(tmp_path):
+    with (
+        recording(tmp_path),
+        pytest.warns(UserWarning, match="no report of the failure could be made: ZeroDivision"),
+        pytest.raises(UnspeakableError),
+        ffdc.reporting("compile"),
+    ):
+        raise UnspeakableError
+
+
+def test_the_runtime_is_not_told_of_what_goes_wrong_with_a_report(tmp_path, monkeypatch):
+    monkeypatch.setattr(ffdc, "_stack", lambda: 1 / 0)
+    with recording(tmp_path), pytest.warns(UserWarning, match="no report of the failure"):
+        ffdc.report_card("runtime", "CoreHang", "a core hangs")
+    with (
+        recording(tmp_path),
+        warnings.catch_warnings(action="error"),
+    ):
+        ffdc.report_card("runtime", "CoreHang", "a core hangs")
 
 
 def test_dynamo_beginning_anew_is_no_failure(tmp_path):

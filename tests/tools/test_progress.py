@@ -9,6 +9,8 @@ import pty
 import re
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -173,6 +175,29 @@ def test_a_compile_shows_nothing_in_a_pipe(check_python):
     done = check_python(COMPILE)
     assert done.stdout.splitlines() == PRINTED[:-1]
     assert "Compiling" not in done.stderr and "\x1b" not in done.stderr
+
+
+def test_losing_patience_ends_the_line(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "COMPILE_PATIENCE", 0.0)
+    is_shown = threading.Event()
+    show = StatusLine.show
+    monkeypatch.setattr(StatusLine, "show", lambda *args: (show(*args), is_shown.set()))
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    observer = progress.CompileProgress(terminal)
+    observer.kernel_started()
+    assert is_shown.wait(30) and sys.stdout is not terminal
+    monkeypatch.setattr(time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        observer.finish(succeeded=True)
+    assert sys.stdout is terminal and sys.stderr is terminal
+    assert "spyre-progress" not in [thread.name for thread in threading.enumerate()]
+    assert screen(terminal.getvalue()) == [""]
 
 
 def test_a_compile_that_is_done_soon_shows_nothing(monkeypatch):

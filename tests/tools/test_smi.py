@@ -249,9 +249,40 @@ def test_what_makes_no_sense_is_refused(wrong, capsys):
     assert end.value.code == 2 and "error: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["-d", "abc"], "argument -d/--delay: abc is not from 0.01 to 3600 seconds"),
+        (["-d", "inf"], "argument -d/--delay: inf is not from 0.01 to 3600 seconds"),
+        (["dmon", "-c", "1.5"], "argument -c/--count: 1.5 is not a number of samples: at least 1"),
+    ],
+)
+def test_a_value_that_is_none_is_said_with_what_it_should_be(wrong, message, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(wrong)
+    assert capsys.readouterr().err.endswith(f"error: {message}\n")
+
+
 def test_a_process_without_a_card_is_said_to_be_none(capsys):
     assert cli.main(["-d", "0.01", "--pid", "1"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("called", "name"),
+    [
+        ("/usr/bin/aiu-smi", "aiu-smi"),
+        ("/usr/bin/spyre-smi", "spyre-smi"),
+        ("spyre_smi/__main__.py", "spyre-smi"),
+    ],
+)
+def test_each_command_knows_its_own_name(called, name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [called])
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    assert capsys.readouterr().out.startswith(f"usage: {name} ")
+    assert cli.main(["-d", "0.01", "--pid", "1"]) == 2
+    assert capsys.readouterr().err.startswith(f"{name}: ")
 
 
 # ---- Pages --------------------------------------------------------------------------------------

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+
 import pytest
 import torch
 
-from torch_spyre._inductor import debug, observe
+from torch_spyre._inductor import debug, observe, runtime
 from torch_spyre._inductor.passes import PASSES
 from torch_spyre.tools.timing import CompileTime, Stage, compile_times, time_compiles
 
@@ -70,6 +73,54 @@ def test_a_compile_that_fails_has_no_table_and_leaves_nobody_watching():
     with time_compiles() as compiles, pytest.raises(RuntimeError, match="control flow"):
         torch.compile(control)(torch.ones(3, device="spyre"))
     assert compiles == [] and observe.current() == ()
+
+
+class Told(observe.Observer):
+    """Knows how the compile ended; may raise then."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.ends: list[bool] = []
+        self.error = error
+
+    def finish(self, succeeded: bool) -> None:
+        self.ends.append(succeeded)
+        if self.error is not None:
+            raise self.error
+
+
+def compile_with(*observers: Told) -> None:
+    with contextlib.ExitStack() as stack:
+        for observer in observers:
+            stack.enter_context(observe.observing(lambda *_, observer=observer: observer))
+        with observe.compiling(0):
+            assert observe.current() == observers
+
+
+def test_all_are_told_of_the_end_though_one_raises():
+    observers = Told(), Told(KeyboardInterrupt()), Told()
+    with pytest.raises(KeyboardInterrupt):
+        compile_with(*observers)
+    assert [observer.ends for observer in observers] == [[True], [True], [False]]
+    assert observe.current() == ()
+
+
+def test_a_kernel_that_fails_is_raised_by_its_launch_not_by_the_clock(monkeypatch):
+    def fail(*_: object) -> None:
+        time.sleep(0.5)  # so that the clock has to wait for it
+        raise ZeroDivisionError("in the back end")
+
+    monkeypatch.setattr(runtime, "compile_bundle", fail)
+    x, told = torch.ones(7, 9, device="spyre"), Told()
+    torch._dynamo.reset()
+    with (
+        torch._inductor.config.patch(force_disable_caches=True),
+        time_compiles() as compiles,
+        observe.observing(lambda *_: told),
+        pytest.raises(ZeroDivisionError) as raised,
+    ):
+        torch.compile(lambda x: x * 3 - 5)(x)
+    assert told.ends == [True] and len(compiles) == 1
+    assert "_first_launch" in [entry.name for entry in raised.traceback]
 
 
 def test_the_variable_prints_a_table_after_each_compile(check_python):

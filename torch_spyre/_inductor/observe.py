@@ -112,15 +112,18 @@ def compiling(number: int, graph: torch.fx.GraphModule | None = None) -> Iterato
         return
     made = [make(number, graph) for make in (*_from_outside(), *_makes)]
     observers = tuple(observer for observer in made if observer is not None)
-    _thread.observers = observers
-    succeeded = False
-    try:
-        yield
-        succeeded = True
-    finally:
-        _thread.observers = None
-        for observer in observers:
-            observer.finish(succeeded)
+    with contextlib.ExitStack() as ends:  # each is told of the end, whatever another one raises
+        for observer in reversed(observers):
+            ends.push(functools.partial(_finish, observer))
+        _thread.observers = observers
+        try:
+            yield
+        finally:
+            _thread.observers = None
+
+
+def _finish(observer: Observer, error: type[BaseException] | None, *_: object) -> None:
+    observer.finish(succeeded=error is None)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
@@ -39,6 +40,7 @@ __all__ = [
     "empty_strided_spyre",
     "reset",
     "serialize_kernel",
+    "settle",
     "spyre_kernel",
     "wait",
 ]
@@ -165,6 +167,11 @@ def wait() -> None:
     """Waits until every kernel that was asked for is compiled; raises what went wrong first."""
     for future in _compiler.pending():
         future.result()
+
+
+def settle() -> None:
+    """Waits likewise, whatever becomes of the kernels: their launches raise what went wrong."""
+    futures.wait(_compiler.pending())
 
 
 def kernels() -> list[_C.Kernel]:

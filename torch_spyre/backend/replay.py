@@ -84,9 +84,13 @@ def read_views(directory: Path) -> tuple[ArgView, ...] | None:
     if not path.exists():
         return None
     try:
-        return msgspec.json.decode(path.read_bytes(), type=tuple[ArgView, ...])
+        views = msgspec.json.decode(path.read_bytes(), type=tuple[ArgView, ...])
     except msgspec.DecodeError as error:
         raise BundleError(VIEWS_FILE, "", str(error)) from None
+    for number, view in enumerate(views):
+        if not isinstance(getattr(torch, view.dtype, None), torch.dtype):
+            raise BundleError(VIEWS_FILE, f"[{number}].dtype", f"'{view.dtype}' is no dtype")
+    return views
 
 
 # ---- Inputs -------------------------------------------------------------------------------------
@@ -129,20 +133,40 @@ def _index_arguments(bundle: Bundle) -> Iterator[tuple[int, int]]:
                 yield address.index, rows
 
 
+_EXPECTED = "expected tensors by the names arg0, arg1, …, or a list of them"
+
+
 def read_inputs(path: Path) -> dict[str, torch.Tensor]:
     """Tensors of a .pt or .npz file by name: arg0, arg1, … (a list counts from arg0)."""
+    is_npz = path.suffix == ".npz"
     try:
-        if path.suffix == ".npz":
-            with np.load(path) as arrays:
-                return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        loaded = _read_npz(path) if is_npz else torch.load(path, "cpu", weights_only=True)
     except OSError as error:
-        raise ReplayError(f"{path} can't be read: {error.strerror}") from None
+        raise ReplayError(f"{path} can't be read: {error.strerror or first_line(error)}") from None
     except Exception as error:
-        raise ReplayError(f"{path} holds no inputs: {error}") from None
-    if isinstance(loaded, Mapping):
-        return dict(loaded)
-    return {f"arg{number}": tensor for number, tensor in enumerate(loaded)}
+        # Of torch only the kind: its message is a page that offers to trust the file.
+        why = first_line(error) if is_npz else f"torch.load raises {type(error).__name__}"
+        raise ReplayError(f"{path} holds no inputs: {why}; {_EXPECTED}") from None
+    if isinstance(loaded, list | tuple):
+        loaded = {f"arg{number}": value for number, value in enumerate(loaded)}
+    if not isinstance(loaded, Mapping):
+        kind = type(loaded).__name__
+        raise ReplayError(f"{path} holds no inputs, but one object of type {kind}; {_EXPECTED}")
+    for name, value in loaded.items():
+        if not (isinstance(name, str) and isinstance(value, torch.Tensor)):
+            kind = type(value).__name__
+            raise ReplayError(f"{path} holds {name!r}, of type {kind}; {_EXPECTED}")
+    return dict(loaded)
+
+
+def _read_npz(path: Path) -> dict[str, torch.Tensor]:
+    with np.load(path) as arrays:
+        return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+
+
+def first_line(error: BaseException) -> str:
+    """Of another library's message; its name, if there is none."""
+    return (str(error).splitlines() or [""])[0].rstrip(". ") or type(error).__name__
 
 
 def put_inputs(replay: Replay, images: list[Array], inputs: Mapping[str, torch.Tensor]) -> None:
@@ -155,7 +179,7 @@ def put_inputs(replay: Replay, images: list[Array], inputs: Mapping[str, torch.T
             )
         fmt = replay.formats()[number]
         raw = images[number].view(RAW[fmt])
-        values = tensor.double().numpy() if fmt.domain == "F" else tensor.long().numpy()
+        values = _values(name, tensor, torch.float64 if fmt.domain == "F" else torch.int64)
         if replay.views is None:
             if values.size != raw.size:
                 raise ReplayError(
@@ -168,6 +192,13 @@ def put_inputs(replay: Replay, images: list[Array], inputs: Mapping[str, torch.T
         if tuple(values.shape) != view.size:
             raise ReplayError(f"input '{name}' is {tuple(values.shape)}, expected {view.size}")
         raw[device_offsets(view)] = narrow(values, fmt)
+
+
+def _values(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> Array:
+    try:
+        return tensor.detach().to(dtype).numpy()
+    except (RuntimeError, TypeError) as error:  # sparse, quantised, without memory
+        raise ReplayError(f"input '{name}' is no plain tensor: {first_line(error)}") from None
 
 
 def device_offsets(view: ArgView) -> Array:

@@ -16,6 +16,7 @@ The error itself goes on as it would without. A report that can't be written is 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -25,9 +26,9 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import torch
 
@@ -36,6 +37,8 @@ from torch_spyre.device import diagnostics
 
 if TYPE_CHECKING:
     from torch_spyre.ir.spec import Origin
+
+P = ParamSpec("P")
 
 VERSION = 1
 CATEGORIES = ("compile", "launch", "runtime")
@@ -64,11 +67,31 @@ def reporting(
     try:
         yield
     except Exception as error:
-        if is_on() and not isinstance(error, _control_flow()):
+        if is_on():
             report_error(category, error, graph=graph, origin=origin)
         raise
 
 
+def _masks_nothing(report: Callable[P, None]) -> Callable[P, None]:
+    """What goes wrong with a report is warned about: the failure itself is on its way."""
+
+    @functools.wraps(report)
+    def guarded(*args: P.args, **options: P.kwargs) -> None:
+        if getattr(_busy, "is_reporting", False):
+            return
+        _busy.is_reporting = True
+        try:
+            report(*args, **options)
+        except Exception as error:
+            with contextlib.suppress(Exception):  # a warning may be an error, `repr` may fail too
+                warnings.warn(f"no report of the failure could be made: {error!r}", stacklevel=2)
+        finally:
+            _busy.is_reporting = False
+
+    return guarded
+
+
+@_masks_nothing
 def report_error(
     category: str,
     error: BaseException,
@@ -77,6 +100,8 @@ def report_error(
     origin: Origin | None = None,
 ) -> None:
     """Report an exception of Python code on its way to the caller. Never raises."""
+    if isinstance(error, _control_flow()):
+        return
     error = getattr(error, "inner_exception", error)  # Inductor wraps
     stack = _stack() + _frames(traceback.extract_tb(error.__traceback__))
     known = getattr(error, "origin", None) or origin
@@ -98,6 +123,7 @@ def _control_flow() -> tuple[type[BaseException], ...]:
     return exc.RestartAnalysis, exc.SkipFrame
 
 
+@_masks_nothing
 def report_card(phase: str, kind: str, message: str) -> None:
     """Report what the runtime is about to raise. Called from C++, with Python's lock. Never raises.
 
@@ -131,16 +157,8 @@ _EXCEPTIONS = {
 
 
 def _report(failure: dict[str, Any], graph: torch.fx.GraphModule | None) -> None:
-    if getattr(_busy, "is_reporting", False):
-        return
-    _busy.is_reporting = True
-    try:
-        if _is_first(failure):
-            _write(failure, graph)
-    except Exception as error:
-        warnings.warn(f"no report of the failure could be made: {error!r}", stacklevel=2)
-    finally:
-        _busy.is_reporting = False
+    if _is_first(failure):
+        _write(failure, graph)
 
 
 def _is_first(failure: dict[str, Any]) -> bool:

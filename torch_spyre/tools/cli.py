@@ -1,7 +1,4 @@
-"""The command `spyre`.
-
-Exit codes: 0, all went well; 1, a check failed; 2, what was asked for can't be done.
-"""
+"""The command `spyre`."""
 
 from __future__ import annotations
 
@@ -25,17 +22,21 @@ if TYPE_CHECKING:
     from torch_spyre.backend.spyrecode import StepInfo
 
 PASSED, FAILED, UNUSABLE = 0, 1, 2
+EXIT_CODES = "Exit codes: 0, all went well; 1, a check failed; 2, what was asked for can't be done."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `spyre`."""
-    parser = argparse.ArgumentParser(prog="spyre", description="Tools for the Spyre device.")
+    parser = argparse.ArgumentParser(
+        prog="spyre", description="Tools for the Spyre device.", epilog=EXIT_CODES
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser(
         "run",
         help="run one compiled kernel alone",
         description="Runs the kernel of a bundle directory (TORCH_COMPILE_DEBUG=1 writes them) "
         "on random or given inputs and prints what it costs on the card.",
+        epilog=EXIT_CODES,
     )
     add_run_options(run)
     run.set_defaults(command=run_bundle)
@@ -81,7 +82,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 def run_bundle(options: argparse.Namespace) -> int:
     """`spyre run`: one message and exit code 2 for whatever can't be run."""
     from torch_spyre.backend.reference import UncheckableError
-    from torch_spyre.backend.replay import ReplayError
+    from torch_spyre.backend.replay import ReplayError, first_line
     from torch_spyre.ir.superdsc import BundleError
 
     try:
@@ -90,6 +91,8 @@ def run_bundle(options: argparse.Namespace) -> int:
         problem = f"{options.directory}/{error}"
     except (ReplayError, UncheckableError, RuntimeError, IndexError) as error:
         problem = str(error)
+    except (ValueError, OSError) as error:  # a setting that is none, a file that can't be read
+        problem = first_line(error)
     print(f"spyre run: {problem}", file=sys.stderr)
     return UNUSABLE
 
@@ -101,6 +104,8 @@ def _run(options: argparse.Namespace) -> int:
 
     if options.repeat < 1:
         raise replays.ReplayError(f"--repeat {options.repeat}: at least 1")
+    if options.seed < 0:
+        raise replays.ReplayError(f"--seed {options.seed}: at least 0")
     replay = replays.Replay.read(options.directory)
     images = replays.random_images(replay, options.seed)
     if options.inputs:

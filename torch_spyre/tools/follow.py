@@ -8,26 +8,24 @@ for stage in levels.passes:
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
-from torch._inductor.virtualized import V
+from torch._inductor.graph import GraphLowering
 
-from torch_spyre._inductor import passes, plan
-from torch_spyre._inductor.codegen.opspec import KernelDraft, kernels_of
-from torch_spyre._inductor.codegen.superdsc import bundle_of
 from torch_spyre._inductor.graph import SpyreGraph
 from torch_spyre._inductor.graph_text import buffers_text, loops_text
+from torch_spyre._inductor.observe import Observer, observing
+from torch_spyre._inductor.plan import Kernels
 from torch_spyre.backend.lower import lower
 from torch_spyre.backend.program import Program
 from torch_spyre.ir.bundle import Bundle
 from torch_spyre.ir.spec import KernelSpec
+from torch_spyre.logging_config import PASSES
 
 
 @dataclass(frozen=True)
@@ -64,10 +62,11 @@ def follow(function: Callable[..., Any], *inputs: Any) -> Levels:
     Compiles afresh: Dynamo forgets what it compiled before, and no cache is read or written.
     """
     torch.compiler.reset()
+    recorder = _Recorder()
     with (
         inductor_config.patch(fx_graph_cache=False),
         functorch_config.patch(enable_autograd_cache=False),
-        _recording() as recorder,
+        observing(lambda *_: recorder),
     ):
         torch.compile(function)(*inputs)
     if not recorder.found:
@@ -75,41 +74,28 @@ def follow(function: Callable[..., Any], *inputs: Any) -> Levels:
     return recorder.found[0]
 
 
-@dataclass
-class _Recorder:
-    found: list[Levels] = field(default_factory=list)
-    _fx: str = ""
-    _loops: str = ""
-    _passes: list[Stage] = field(default_factory=list)
+class _Recorder(Observer):
+    def __init__(self) -> None:
+        self.found: list[Levels] = []
 
-    def run_passes(self, graph: SpyreGraph) -> None:
-        self._fx = str(V.graph.module.graph).strip()
-        self._loops = text = loops_text(graph)
-        self._passes = []
-        for pass_ in passes.PASSES:
-            pass_(graph)
-            before, text = text, loops_text(graph)
-            if text != before:
-                self._passes.append(Stage(pass_.__name__, text))
+    def end_stage(self, stage: str, graph: SpyreGraph | None) -> None:
+        if graph is None:
+            return
+        if stage == "split_multi_op_bodies":  # the last before the passes
+            self._loops = self._text = loops_text(graph)
+            self._passes: list[Stage] = []
+        elif stage in PASSES:
+            before, self._text = self._text, loops_text(graph)
+            if self._text != before:
+                self._passes.append(Stage(stage, self._text))
 
-    def kernels_of(self, graph: SpyreGraph) -> list[KernelDraft]:
-        drafts = kernels_of(graph)
-        kernels = []
-        for draft in drafts:
-            bundle = bundle_of(draft.spec)
-            kernels.append(Kernel(draft.spec, bundle, lower(bundle)))
-        levels = Levels(
-            self._fx, self._loops, tuple(self._passes), buffers_text(graph), tuple(kernels)
+    def planned(self, graph: SpyreGraph, lowered: GraphLowering, kernels: Kernels) -> None:
+        self.found.append(
+            Levels(
+                str(lowered.module.graph).strip(),
+                self._loops,
+                tuple(self._passes),
+                buffers_text(graph),
+                tuple(Kernel(k.draft.spec, k.bundle, lower(k.bundle)) for k in kernels.kernels),
+            )
         )
-        self.found.append(levels)
-        return drafts
-
-
-@contextlib.contextmanager
-def _recording() -> Iterator[_Recorder]:
-    recorder = _Recorder()
-    with (
-        mock.patch.object(plan, "run_passes", recorder.run_passes),
-        mock.patch.object(plan, "kernels_of", recorder.kernels_of),
-    ):
-        yield recorder

@@ -241,10 +241,12 @@ class CompileProgress(Observer):
 
     def finish(self, succeeded: bool) -> None:
         # The first launch would wait for the kernels anyway; here people see how far they are.
-        while succeeded and self._is_drawn and self._done < self._started:
-            time.sleep(_REDRAW)
-        self._is_over.set()
-        self._thread.join()
+        try:
+            while succeeded and self._is_drawn and self._done < self._started:
+                time.sleep(_REDRAW)
+        finally:  # they may lose patience
+            self._is_over.set()
+            self._thread.join()
 
     def _draw(self) -> None:
         wait = COMPILE_PATIENCE

@@ -151,7 +151,7 @@ class _Clock(observe.Observer):
         from torch_spyre._inductor import runtime
 
         end = time.perf_counter()
-        runtime.wait()
+        runtime.settle()
         waited = time.perf_counter() - end
         found = self._stages()
         other = end - self._start + self._dynamo - sum(stage.seconds for stage in found)

@@ -1,0 +1,32 @@
+"""Commands explain themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from torch_spyre.tools.cli import main
+
+
+@pytest.mark.parametrize("command", ["", "run", "explain", "trace"])
+def test_help_names_the_command(command, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([*command.split(), "--help"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: spyre {command}".rstrip())
+
+
+@pytest.mark.parametrize("command", ["", "run"])
+def test_help_names_the_exit_codes(command, capsys):
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.endswith(
+        "Exit codes: 0, all went well; 1, a check failed; 2, what was asked for can't be done."
+    )
+
+
+def test_spyre_lists_its_commands(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    printed = capsys.readouterr().out
+    assert all(f"\n    {command} " in printed for command in ("run", "explain", "trace"))
