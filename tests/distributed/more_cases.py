@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import re
@@ -402,22 +403,21 @@ def a_tensor_keeps_its_memory_while_it_is_exchanged(world: World) -> None:
 
 @case
 def aborted_receives_write_nothing_later(world: World) -> None:
-    group = dist.new_group(backend="spyreccl")
+    """Whether or not the receiver was listening already: if not, the sender has a time-out."""
+    group = dist.new_group(backend="spyreccl", timeout=datetime.timedelta(seconds=2))
     dist.barrier(group=group)
     if world.rank == 0:
         output = torch.zeros(3, device="spyre")
         work = dist.irecv(output, 1, group=group)
         group._get_backend(torch.device("spyre")).abort()
         raises(work.wait, "recv")
-        dist.barrier()
-        dist.barrier()
+    dist.barrier()
+    if world.rank == 1:
+        with contextlib.suppress(dist.DistBackendError):
+            dist.send(torch.ones(3, device="spyre"), 0, group=group)
+    dist.barrier()
+    if world.rank == 0:
         assert output.tolist() == [0.0] * 3
-    else:
-        dist.barrier()
-        if world.rank == 1:
-            sending = dist.isend(torch.ones(3, device="spyre"), 0, group=group)
-            assert not sending.is_completed() or sending.is_success()
-        dist.barrier()
 
 
 @case
