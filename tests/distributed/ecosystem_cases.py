@@ -28,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import torch_spyre
 from tests.distributed.cases import Case, World, same
+from torch_spyre.tools.measure import measure
 
 CASES: dict[str, tuple[Case, tuple[int, ...]]] = {}
 STEPS = 50
@@ -212,6 +213,48 @@ def explanations_say_which_call_made_an_exchange(world: World) -> None:
     names = [what.removeprefix("_c10d_functional.").split(".")[0] for what in called]
     assert names == ["all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce_", "broadcast_"]
     assert all(launch.bytes_read or launch.bytes_written for launch in exchanges)
+
+
+def exchanged(x: torch.Tensor) -> torch.Tensor:
+    return functional.all_reduce(x, "sum", dist.group.WORLD) + 1
+
+
+def multiplied(x: torch.Tensor) -> torch.Tensor:
+    return (x @ x) @ (x @ x.t())
+
+
+def exchanged_and_multiplied(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    total = functional.all_reduce(x, "sum", dist.group.WORLD)
+    return multiplied(x), total + 1
+
+
+@case(2, 4)
+def a_compiled_graph_computes_while_a_collective_is_under_way(world: World) -> None:
+    x = torch.full((512, 512), 2**-6, dtype=torch.float16, device="spyre")
+    time = {}
+    for function in (exchanged, multiplied, exchanged_and_multiplied):
+        before = torch.spyre.counters()["link_busy_ns"]
+        found, cost = measure(torch.compile(function, fullgraph=True), x)
+        link = (torch.spyre.counters()["link_busy_ns"] - before) / 2000  # us, of one of two calls
+        time[function] = cost.microseconds
+    same(found[0], torch.full((512, 512), 8.0).half())
+    same(found[1], torch.full((512, 512), world.size / 64 + 1).half())
+    one_after_the_other = time[exchanged] + time[multiplied]
+    hidden = one_after_the_other - time[exchanged_and_multiplied]
+    assert link > 0 and hidden >= 0.9 * min(link, time[multiplied]), (time, link)
+
+
+@case(2)
+def what_a_collective_reads_is_not_written_before_it_is_over(world: World) -> None:
+    def gather_then_write(x: torch.Tensor) -> torch.Tensor:
+        everything = functional.all_gather_single(x, 0, dist.group.WORLD)
+        x.add_(1)
+        return everything
+
+    own = torch.full((2000, 1000), float(world.rank), device="spyre")
+    found = torch.compile(gather_then_write, fullgraph=True)(own)
+    assert found.view(world.size, -1).amax(1).tolist() == list(world.ranks)
+    assert own.amax().item() == world.rank + 1
 
 
 class MLP(nn.Module):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TypeGuard
 
 import torch
+from torch._inductor.fx_passes.reinplace import inplaceable_ops
 from torch.utils import _pytree as pytree
 
 from torch_spyre.constants import DEVICE_NAME
@@ -33,6 +35,7 @@ _VIEWS = {
     aten.unsqueeze.default,
     aten.squeeze.dim,
 }
+_WAIT = "_c10d_functional.wait_tensor.default"  # a name: PyTorch may be built without it
 _COPIES = {prims.device_put.default, aten.copy.default, aten.copy_.default}  # from any device
 
 
@@ -137,4 +140,36 @@ def _copied_to_card(
     return copy
 
 
-PASSES = (send_host_scalars, drop_copies_of_expanded_operands, copy_flattened_outputs)
+def wait_late(gm: torch.fx.GraphModule) -> None:
+    """Wait for a collective where its result is first used, not where it was started.
+
+    What the model computes in between goes on meanwhile. Collectives keep their order, which all
+    ranks share. No wait goes past what may write to a tensor: the collective may be reading it.
+    """
+    for node in list(gm.graph.nodes):
+        if str(node.target) != _WAIT:
+            continue
+        place = node
+        while place.next not in node.users and not _may_write(place.next):
+            place = place.next
+        if place is not node:
+            place.append(node)
+
+
+def _may_write(node: torch.fx.Node) -> bool:
+    """Does it change a tensor, or will Inductor let it do so instead of making a new one?"""
+    if node.op != "call_function":
+        return True
+    if node.target is operator.getitem:
+        return False
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return True
+    return node.target._schema.is_mutable or node.target in inplaceable_ops
+
+
+PASSES = (
+    send_host_scalars,
+    drop_copies_of_expanded_operands,
+    copy_flattened_outputs,
+    wait_late,
+)
