@@ -358,6 +358,22 @@ def granite_in_parts_compiles_with_dynamic_lengths(world: World) -> None:
     assert counters["stats"]["unique_graphs"] == 1
 
 
+@case(2)
+def granite_in_parts_generates_with_a_growing_cache(world: World) -> None:
+    reference = granite(num_hidden_layers=1).half()
+    model = divided(reference, world)
+    words = torch.arange(3, 15).view(1, 12)
+    settings = {"max_new_tokens": 16, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected = reference.float().generate(words, **settings)
+    model.forward = torch.compile(model.forward)
+    torch.spyre.reset_fallback_stats()
+    counters.clear()
+    found = model.generate(words.to("spyre"), **settings).cpu()
+    assert (found == expected).float().mean() >= 0.95, (found, expected)
+    assert counters["stats"]["unique_graphs"] == 2  # of the prompt, and of all steps
+    assert not torch.spyre.fallback_stats()
+
+
 @case(2, 4)
 def tensors_without_data_are_on_the_card_of_the_rank(world: World) -> None:
     """DTensor decides how to divide operations with such tensors."""
