@@ -76,6 +76,29 @@ TEST(exchanges_begin_in_order_and_end_as_they_are_told) {
   scheduler.synchronize();
 }
 
+TEST(an_exchange_of_another_line_does_not_wait_for_one_that_can_not_begin) {
+  Scheduler scheduler(0);
+  Finish finish;
+  std::atomic<bool> has_begun{false};
+  Exchange open = at_once({});
+  open.begin = [&](Finish given) {
+    finish = std::move(given);
+    has_begun = true;
+  };
+  const Ticket first = scheduler.enqueue_exchange(std::move(open), 1, 1);
+  const Ticket behind = scheduler.enqueue_exchange(at_once(first), 1, 1);
+  const Ticket same_line = scheduler.enqueue_exchange(at_once({}), 1, 1);
+  Exchange other = at_once({});
+  other.line = 1;
+  scheduler.wait(scheduler.enqueue_exchange(std::move(other), 1, 1));
+  CHECK(!scheduler.is_done(behind) && !scheduler.is_done(same_line));
+  while (!has_begun) std::this_thread::yield();
+  finish();
+  scheduler.wait(same_line);
+  CHECK(scheduler.is_done(behind));
+  scheduler.synchronize();
+}
+
 TEST(what_waits_for_an_exchange_runs_after_its_end) {
   Scheduler scheduler(0);
   Finish finish;

@@ -112,8 +112,8 @@ struct ProgramNames {
 
 // Data that cards send each other, over a link that carries both directions at once. Who brings it
 // from card to card is not the card's affair: the exchange begins when what it comes after is done
-// and the link has begun everything before it, and it is over when `finish` is called. Several
-// may be under way; they may end in any order.
+// and the link has begun everything of its line that was asked for before it, and it is over when
+// `finish` is called. Several may be under way; they may end in any order.
 struct Exchange {
   // Called on the link's thread, which serves all exchanges: it must not wait for other cards.
   // Dropped without a call if the card has a fault. `finish` may be called from any thread.
@@ -121,6 +121,8 @@ struct Exchange {
   Ticket after;
   int64_t bytes_out = 0, bytes_in = 0;  // over this card's link
   Begin begin;
+  uintptr_t line =
+      0;  // others do not wait for it: a send need not wait for what a receive waits for
 };
 
 // ---- Figures ----------------------------------------------------------------------------------

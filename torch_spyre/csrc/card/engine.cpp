@@ -1,6 +1,7 @@
 #include "engine.h"
 
 #include <algorithm>
+#include <set>
 #include <stdexcept>
 #include <string>
 
@@ -74,7 +75,7 @@ Ticket Scheduler::enqueue(Job job) {
   const bool is_small = job.is_small;
   engine.jobs.push_back({sequence, std::move(job), std::this_thread::get_id()});
   if (is_small && engine.jobs.size() == 1 && can_start(engine)) {
-    run_first(engine, lock);
+    run_next(engine, lock);
   } else {
     wake_if_ready(engine);
   }
@@ -103,6 +104,7 @@ Ticket Scheduler::enqueue_exchange(Exchange exchange, Nanoseconds out, Nanosecon
   Job job;
   job.engine = EngineId::Link;
   job.is_begun_only = true;
+  job.line = exchange.line;
   job.run = [this, sequence, begin = std::move(exchange.begin)] {
     begin([this, sequence] { finish_exchange(sequence); });
   };
@@ -157,9 +159,18 @@ void Scheduler::block(QueueId queue, Ticket until) {
 
 // ---- Running -----------------------------------------------------------------------------------
 
-bool Scheduler::can_start(const Engine& engine) {
-  return !engine.is_busy && !engine.jobs.empty() &&
-         find(engine.jobs.front().sequence)->waiting_for == 0;
+// Engines do their jobs in order. Exchanges have an order within their line only: a rank must not
+// keep another waiting for what it could send because of what it can't send yet.
+std::deque<Scheduler::Entry>::iterator Scheduler::next_job(Engine& engine) {
+  if (engine.is_busy) return engine.jobs.end();
+  std::set<uintptr_t> held_up;
+  for (auto entry = engine.jobs.begin(); entry != engine.jobs.end(); ++entry) {
+    const bool is_ready = find(entry->sequence)->waiting_for == 0;
+    if (is_ready && !held_up.contains(entry->job.line)) return entry;
+    if (entry->job.engine != EngineId::Link) break;
+    held_up.insert(entry->job.line);
+  }
+  return engine.jobs.end();
 }
 
 void Scheduler::wake_if_ready(Engine& engine) {
@@ -180,14 +191,15 @@ void Scheduler::serve(Engine& engine) {
   for (;;) {
     engine.wake.wait(lock, [&] { return is_stopping_ || can_start(engine); });
     if (is_stopping_) return;
-    run_first(engine, lock);
+    run_next(engine, lock);
   }
 }
 
-void Scheduler::run_first(Engine& engine, std::unique_lock<std::mutex>& lock) {
+void Scheduler::run_next(Engine& engine, std::unique_lock<std::mutex>& lock) {
+  const auto next = next_job(engine);
   engine.is_busy = true;
-  Entry entry = std::move(engine.jobs.front());
-  engine.jobs.pop_front();
+  Entry entry = std::move(*next);
+  engine.jobs.erase(next);
   lock.unlock();
   const Failure failure = run(entry.job);
   entry.job.run = nullptr;

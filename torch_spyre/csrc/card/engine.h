@@ -6,7 +6,7 @@
 // another matter, decided by the host; only the order is the same. Dependencies always point to
 // work enqueued earlier, and engines run in order, so the oldest unfinished job can always run:
 // nothing here can deadlock. Exchanges with other cards end when others say so; the link only
-// begins them.
+// begins them, and none has to wait for another of a different line.
 #pragma once
 
 #include <array>
@@ -35,6 +35,7 @@ struct Job {
   // Waking an engine takes longer than the job: run on the submitting thread if it may start now.
   bool is_small = false;
   bool is_begun_only = false;  // `run` begins it, `finish_exchange` ends it
+  uintptr_t line = 0;          // of an exchange
   // Throws CardFault (sticky) or ConversionOverflow (reported once); anything else is a fault too.
   std::function<void()> run;
   Keepalive alive;  // released after `run`, before the job counts as done, without a lock held
@@ -121,7 +122,9 @@ class Scheduler final : public WorkTracker {
   void catch_up(Queue& queue) const;  // what the host has seen is past for every queue
   uint64_t add_pending(int engine);
   void depend(uint64_t sequence, uint64_t on);
-  bool can_start(const Engine& engine);
+  // The job that may start now, or the end.
+  std::deque<Entry>::iterator next_job(Engine& engine);
+  bool can_start(Engine& engine) { return next_job(engine) != engine.jobs.end(); }
   void wake_if_ready(Engine& engine);
   void finish(uint64_t sequence);
   void drop_queued(std::vector<Entry>& dropped);
@@ -132,7 +135,7 @@ class Scheduler final : public WorkTracker {
   void start_threads();
   void serve(Engine& engine);
   Failure run(const Job& job) const;
-  void run_first(Engine& engine, std::unique_lock<std::mutex>& lock);
+  void run_next(Engine& engine, std::unique_lock<std::mutex>& lock);
   void report(const Entry& entry, const Failure& failure, std::vector<Entry>& dropped);
   void finish_exchange(uint64_t sequence);
 

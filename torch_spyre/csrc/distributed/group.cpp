@@ -319,7 +319,8 @@ c10::intrusive_ptr<SpyreWork> Group::submit(Call call, int peer, int tag, Courie
       operation->complete(as_error(operation->group->title(operation->call) + ": " + error.what()));
     }
   };
-  const Ticket ticket = card.exchange({after, traffic.out, traffic.in, std::move(begin)});
+  const auto line = reinterpret_cast<uintptr_t>(&courier);  // which `begin` keeps alive
+  const Ticket ticket = card.exchange({after, traffic.out, traffic.in, std::move(begin), line});
   operation->work->set_ticket(ticket);
   if (asked != 0) profile(*operation, traffic, asked, after, ticket);
   return operation->work;
