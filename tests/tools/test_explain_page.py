@@ -153,6 +153,19 @@ def test_every_step_is_on_the_roofline_and_none_above_it(shown):
     assert max(rate for *_, rate in hits) <= SMALL.card.macs_per_ns
 
 
+def test_the_graph_of_a_kernel_begins_with_its_first_step_in_the_middle(shown):
+    page = shown(SMALL, address="#view=operations").page
+    top, bottom, height = page.evaluate(
+        """() => {
+          const { graph, view, surface } = explainPage.views.operations;
+          const [first] = graph.nodes;
+          const shown = (y) => (y - view.y) * view.scale;
+          return [shown(first.y), shown(first.y + first.height), surface.height];
+        }"""
+    )
+    assert (top + bottom) / 2 == pytest.approx(height / 2)
+
+
 EVIL = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
 
 

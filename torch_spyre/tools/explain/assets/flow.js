@@ -8,6 +8,7 @@ class Flow {
   constructor(page) {
     this.page = page;
     this.kernel = null;
+    this.shown = undefined; // the place of the step that was brought into sight, null: the first one
     this.view = { scale: 0.9, x: 0, y: 0 }; // what of the graph is at the canvas's corner
     this.surface = new Surface(byId("flow-canvas"), () => this.#draw());
     takeInHand(this.surface.canvas, this);
@@ -18,7 +19,7 @@ class Flow {
     if (this.surface.canvas.checkVisibility() && this.kernel !== this.page.kernel) {
       this.kernel = this.page.kernel;
       this.graph = this.kernel ? layOutFlow(this.kernel) : null;
-      this.shown = null;
+      this.shown = undefined;
     }
     this.surface.invalidate();
   }
@@ -28,7 +29,7 @@ class Flow {
     const { op } = this.page.selection;
     const place = op && op.step && op.kernel === this.kernel ? op.place : null;
     if (this.shown === place) return;
-    const isFirst = this.shown === null || this.shown === undefined;
+    const isFirst = this.shown === undefined;
     this.shown = place;
     const node = this.graph.nodes[place ?? 0];
     if (!node) return;
