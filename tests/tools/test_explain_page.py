@@ -153,6 +153,22 @@ def test_every_step_is_on_the_roofline_and_none_above_it(shown):
     assert max(rate for *_, rate in hits) <= SMALL.card.macs_per_ns
 
 
+def test_rates_are_marked_at_round_numbers(shown):
+    opened = shown(SMALL, address="#view=roofline")
+    opened.page.evaluate(
+        """() => {
+          const { surface } = explainPage.views.roofline;
+          window.texts = [];
+          surface.label = (text) => window.texts.push(text);
+          surface.invalidate();
+        }"""
+    )
+    opened.settle()
+    texts = opened.page.evaluate("texts")
+    after = texts.index("modelled time of all launches") + 1
+    assert texts[after : after + 4] == ["0", "50", "100", "150"]
+
+
 def test_the_graph_of_a_kernel_begins_with_its_first_step_in_the_middle(shown):
     page = shown(SMALL, address="#view=operations").page
     top, bottom, height = page.evaluate(

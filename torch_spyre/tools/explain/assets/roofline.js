@@ -56,8 +56,9 @@ class Roofline {
     const times = points.map((point) => point.time);
     plot.x = logScale(Math.min(1e3, ...times) / 1.5, Math.max(1e4, ...times) * 1.8, plot.left, plot.right);
     const most = card.bytes_per_ns * 1.15;
+    const step = roundStep(card.bytes_per_ns / 4);
     plot.y = Object.assign((value) => plot.bottom - (plot.bottom - plot.top) * value / most, {
-      ticks: [0, 1, 2, 3, 4].map((quarter) => quarter * card.bytes_per_ns / 4) });
+      ticks: [0, 1, 2, 3, 4].map((count) => count * step).filter((value) => value <= most) });
     plot.drawAxes("modelled time of all launches", "bytes of LPDDR5 per ns", formatTime);
     const limit = plot.y(card.bytes_per_ns);
     plot.roof([[plot.left, limit], [plot.right, limit]]);
