@@ -172,6 +172,20 @@ def test_the_table_of_times_sorts_by_every_column(shown):
     assert names(opened) == sorted(names(opened), key=str.lower)
 
 
+@pytest.mark.parametrize("width", [1600, 1280, 900])
+def test_the_columns_of_the_table_of_times_stay_under_their_names(shown, width):
+    page = shown(SMALL, address="#view=time").page
+    page.set_viewport_size({"width": width, "height": 800})
+    page.evaluate("document.querySelector('.time-table').scrollLeft = 1e6")
+    name, figure, frame = page.evaluate(
+        """() => ["#time-head > :last-child", ".time-row > :last-child", ".time-table"].map(
+          (selector) => document.querySelector(selector).getBoundingClientRect().right)"""
+    )
+    assert name == figure < frame
+    if width >= 1280:  # nothing has to be moved into sight
+        assert page.evaluate("document.querySelector('.time-table').scrollLeft") == 0
+
+
 def test_a_group_of_the_table_opens_into_its_operations(shown):
     opened = shown(SMALL, address="#view=time")
     page = opened.page
