@@ -15,14 +15,24 @@ def test_help_names_the_command(command, capsys):
     assert capsys.readouterr().out.startswith(f"usage: spyre {command}".rstrip())
 
 
-@pytest.mark.parametrize("command", ["", "run"])
+@pytest.mark.parametrize("command", ["", "run", "explain", "trace"])
 def test_help_names_the_exit_codes(command, capsys):
     with pytest.raises(SystemExit):
         main([*command.split(), "--help"])
     printed = " ".join(capsys.readouterr().out.split())
+    checks = "" if command in ("explain", "trace") else "1, a check failed; "
     assert printed.endswith(
-        "Exit codes: 0, all went well; 1, a check failed; 2, what was asked for can't be done."
+        f"Exit codes: 0, all went well; {checks}2, what was asked for can't be done."
     )
+
+
+def test_a_number_that_is_none_is_called_so(capsys):
+    for given in ("x", "0"):
+        with pytest.raises(SystemExit) as end:
+            main(["trace", "trace.json", "--top", given])
+        assert end.value.code == 2
+        message = capsys.readouterr().err.splitlines()[-1]
+        assert message.endswith(f"argument --top: {given} is not a number of at least 1")
 
 
 def test_spyre_lists_its_commands(capsys):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import msgspec
 import pytest
 import torch
@@ -180,7 +184,7 @@ def test_files_that_are_no_scripts_are_not_run(name, content, message, capsys, t
         (["whole.json", "--lr", "1"], "it takes no --lr 1"),
         (["whole.json", "--json", "no/where.json"], "where.json: No such file"),
         (["whole.json", "--call", "0"], "--call 0: calls are counted from 1"),
-        (["--call", "3", "script.py"], "there are 2 calls of compiled functions, no 3"),
+        (["--call", "3", "script.py"], "no call 3 of a compiled function: the last is 2"),
         (["."], "Is a directory"),
     ],
 )
@@ -195,3 +199,26 @@ def test_files_that_are_of_no_use_are_one_line(
     assert main(["explain", *arguments]) == 2
     err = capsys.readouterr().err
     assert message in err and err.count("\n") == 1
+
+
+def shown_to(output, explained, tmp_path):
+    """Runs `spyre explain` of a saved explanation, as a process of its own."""
+    saved = tmp_path / "model.json"
+    saved.write_bytes(encode(explained))
+    command = [sys.executable, "-m", "torch_spyre.tools.cli", "explain", str(saved)]
+    return subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True)
+
+
+def test_output_that_can_t_be_written_is_one_line(explained, tmp_path):
+    with open("/dev/full", "w") as full:
+        done = shown_to(full, explained, tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "spyre explain: can't print: No space left on device\n"
+
+
+def test_who_reads_may_stop_early(explained, tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w") as closed:
+        done = shown_to(closed, explained, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -409,6 +409,18 @@ def test_the_command_needs_no_torch(write: Callable[[Any], Path], tmp_path: Path
     assert done.returncode == 0 and "By kernel" in done.stdout, done.stderr
 
 
+def test_output_that_can_t_be_written_is_one_line(write: Callable[[Any], Path]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "torch_spyre.tools.trace", str(write(SMALL))],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "spyre trace: can't print: No space left on device\n"
+
+
 # ---- Real traces --------------------------------------------------------------------------------
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]

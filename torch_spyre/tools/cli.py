@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch_spyre.tools.explain.command import add_options as add_explain_options
 from torch_spyre.tools.explain.command import explain_file
-from torch_spyre.tools.trace.command import TRACE_DESCRIPTION, analyse_file
-from torch_spyre.tools.trace.command import add_options as add_trace_options
+from torch_spyre.tools.trace import command as trace_command
 from torch_spyre.tools.units import bytes_text, time_text
 
 if TYPE_CHECKING:
@@ -46,12 +45,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Runs a script, and explains a call of what it compiles for Spyre: graphs and "
         "graph breaks, kernels, copies, scratchpads, modelled time. Or shows an explanation that "
         "was saved.",
+        epilog=trace_command.EXIT_CODES,
     )
     add_explain_options(explain)
     explain.set_defaults(command=explain_file)
-    trace = commands.add_parser("trace", help="analyse a trace", description=TRACE_DESCRIPTION)
-    add_trace_options(trace)
-    trace.set_defaults(command=analyse_file)
+    trace = commands.add_parser(
+        "trace",
+        help="analyse a trace",
+        description=trace_command.TRACE_DESCRIPTION,
+        epilog=trace_command.EXIT_CODES,
+    )
+    trace_command.add_options(trace)
+    trace.set_defaults(command=trace_command.analyse_file)
     options = parser.parse_args(arguments)
     return options.command(options)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import io
 import sys
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from torch_spyre.tools.output import write_out
 
 if TYPE_CHECKING:
     from .document import Explanation
@@ -60,11 +63,11 @@ def explain_file(options: argparse.Namespace) -> int:
         _take_own_options(options)
         found = _explanation(options)
         _write(options, found)
+        if not options.quiet:
+            _print(found, options.rows or None)
     except _UnusableError as error:
         print(f"spyre explain: {error}", file=sys.stderr)
         return UNUSABLE
-    if not options.quiet:
-        _print(found, options.rows or None)
     return PASSED
 
 
@@ -162,5 +165,12 @@ def _print(found: Explanation, rows: int | None) -> None:
 
     from .text import WIDTH, render
 
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    is_terminal = sys.stdout.isatty()
+    shown = io.StringIO()
+    width = None if is_terminal else WIDTH
+    console = Console(file=shown, force_terminal=is_terminal, width=width, highlight=False)
     console.print(render(found, rows))
+    try:
+        write_out(shown.getvalue())
+    except OSError as error:
+        raise _UnusableError(f"can't print: {error.strerror}") from None

@@ -102,7 +102,8 @@ def explain_script(path: Path, arguments: Sequence[str], call: int | None = None
             "on the device?"
         )
     if call is not None and calls.count < call:
-        raise ScriptError(f"{path}: there are {calls.count} calls of compiled functions, no {call}")
+        problem = f"no call {call} of a compiled function: the last is {calls.count}"
+        raise ScriptError(f"{path}: {problem}")
     kept = calls.kept
     return collector.explanation(kept.recording, f"{path.name}: {kept.title}", kept.inputs)
 

@@ -6,9 +6,12 @@ Exit codes: 0, all went well; 2, what was asked for can't be done.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from torch_spyre.tools.output import write_out
 
 from . import page, table, text
 from .analyse import Analysis
@@ -20,6 +23,7 @@ TRACE_DESCRIPTION = (
     "rooflines, time by kernel, operation, layer and stream, copies, and the host's gaps. "
     "Times on the card are modelled."
 )
+EXIT_CODES = "Exit codes: 0, all went well; 2, what was asked for can't be done."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -41,10 +45,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
-    return number
+    with contextlib.suppress(ValueError):
+        if (number := int(text)) >= 1:
+            return number
+    raise argparse.ArgumentTypeError(f"{text} is not a number of at least 1")
 
 
 def analyse_file(options: argparse.Namespace) -> int:
@@ -54,13 +58,10 @@ def analyse_file(options: argparse.Namespace) -> int:
         if options.output:
             _write(options.output, shown)
         else:
-            sys.stdout.write(shown)
-            sys.stdout.flush()
+            _print(shown)
     except TraceError as error:
         print(f"spyre trace: {error}", file=sys.stderr)
         return UNUSABLE
-    except BrokenPipeError:  # of `| head`
-        sys.stderr.close()
     return DONE
 
 
@@ -73,6 +74,13 @@ def _shown(analysis: Analysis, options: argparse.Namespace) -> str:
     return text.render(analysis, options.by, options.top or 10)
 
 
+def _print(shown: str) -> None:
+    try:
+        write_out(shown)
+    except OSError as error:
+        raise TraceError(f"can't print: {error.strerror}") from None
+
+
 def _write(path: Path, shown: str) -> None:
     try:
         path.write_text(shown, encoding="utf-8")
@@ -83,7 +91,7 @@ def _write(path: Path, shown: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `python -m torch_spyre.tools.trace`."""
     parser = argparse.ArgumentParser(
-        prog="python -m torch_spyre.tools.trace", description=TRACE_DESCRIPTION
+        prog="python -m torch_spyre.tools.trace", description=TRACE_DESCRIPTION, epilog=EXIT_CODES
     )
     add_options(parser)
     return analyse_file(parser.parse_args(arguments))
