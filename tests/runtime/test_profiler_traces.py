@@ -165,6 +165,19 @@ def test_ranges_do_not_count_twice() -> None:
     assert f"Self SPYRE time total: {kernel.self_device_time_total:.3f}us" in table
 
 
+def test_the_time_of_a_range_is_that_of_the_work_in_it() -> None:
+    x = torch.ones(256, 256, dtype=torch.float16, device="spyre")
+    with profile(activities=BOTH) as prof, record_function("outer"):
+        x = x + 1
+        with record_function("inner"):
+            x = x * 2
+    rows = {e.key: e for e in prof.key_averages() if e.device_type == torch.autograd.DeviceType.CPU}
+    add, mul = rows["aten::add"].device_time_total, rows["aten::mul"].device_time_total
+    assert rows["inner"].device_time_total == pytest.approx(mul)
+    assert rows["outer"].device_time_total == pytest.approx(add + mul)
+    assert rows["outer"].self_device_time_total == pytest.approx(0)
+
+
 # ---- Figures ------------------------------------------------------------------------------------
 
 

@@ -106,7 +106,9 @@ class Session final : public libkineto::IActivityProfilerSession {
       const auto& [device, queue, id] = where;
       const auto* annotation = linked(static_cast<int32_t>(id));
       if (annotation == nullptr) continue;  // it began before the profiler did
-      auto* made = add_on_track(ActivityType::GPU_USER_ANNOTATION, annotation->name(), annotation);
+      // Not linked to the range of the host: PyTorch would add its time to that of the work.
+      auto* made = add_on_track(ActivityType::GPU_USER_ANNOTATION, annotation->name(), nullptr);
+      made->id = static_cast<int32_t>(id);
       made->startTime = range.start;
       made->endTime = range.end;
       made->device = device;
