@@ -28,14 +28,21 @@ dist.all_reduce(x)
 def run(
     script: str, world: int, seconds: float = 60, **environment: str
 ) -> tuple[list[str], list[int]]:
-    """Outputs and exit codes of the ranks."""
+    """Outputs and exit codes of the ranks. None of them leaves a page of counters behind."""
     ranks = launch.start(["-c", BEGIN + script], world, **environment)
     outputs = launch.finish(ranks, seconds)
+    assert not pages() & {str(rank.process.pid) for rank in ranks}
     return outputs, [rank.process.returncode for rank in ranks]
 
 
+def pages() -> set[str]:
+    """The processes that have one for spyre-smi: torch-spyre.<namespace>.<process>.<start>."""
+    names = [name.split(".") for name in os.listdir("/dev/shm")]
+    return {parts[2] for parts in names if parts[0] == "torch-spyre" and len(parts) == 4}
+
+
 def shared_memory() -> set[str]:
-    """All but the pages of spyre-smi: the next process that opens a card removes a killed one's."""
+    """All but pages of counters, which other programs have for as long as they run."""
     return {name for name in os.listdir("/dev/shm") if not name.startswith("torch-spyre.")}
 
 
