@@ -76,6 +76,7 @@ except dist.DistBackendError as error:
             continue
         why = "holds it (rank 0, or" if killed == 0 else f"rank {killed} gives no sign of life"
         assert why in outputs[rank], outputs[rank]
+        assert killed == 0 or "its last sign: " in outputs[rank], outputs[rank]
         assert f"all_reduce #2 of group '0' (ranks 0 1 2 3) on rank {rank}" in outputs[rank]
     wait_until(lambda: shared_memory() <= before)
 
@@ -130,7 +131,7 @@ else:
         world=2,
     )
     assert codes == [0, 0], outputs
-    assert "send" in outputs[0] and "peer rank 1" in outputs[0], outputs[0]
+    assert "spyreccl: send of group '0'" in outputs[0] and "peer rank 1" in outputs[0], outputs[0]
 
 
 def test_a_fault_of_the_card_is_told_and_waits_for_nobody() -> None:
