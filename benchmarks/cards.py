@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
+from _ranks import run_ranks
 from _report import Report
 
 PREFILL, CACHE = 64, 128
@@ -88,21 +85,7 @@ def checkpoint(folder: Path) -> None:
 def measured(folder: Path, cards: int) -> dict[str, dict[str, float]]:
     """What rank 0 of so many finds."""
     report = folder / f"cards{cards}.json"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    sizes = {"WORLD_SIZE": str(cards), "LOCAL_WORLD_SIZE": str(cards), "SPYRE_CARD_THREADS": "1"}
-    command = [sys.executable, __file__, "--rank-of", str(cards), str(folder), str(report)]
-    ranks = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, **shared, **sizes, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(cards)
-    ]
-    if sum(rank.wait() != 0 for rank in ranks):
-        sys.exit(f"a rank of {cards} failed; see above")
+    run_ranks(cards, __file__, ["--rank-of", str(cards), str(folder), str(report)])
     return json.loads(report.read_text())
 
 

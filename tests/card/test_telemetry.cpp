@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -131,6 +132,22 @@ TEST(what_dead_processes_left_is_removed_and_nothing_else) {
   expected.insert(own);
   CHECK(folder.names() == expected);
   CHECK(fs::file_size(folder.path() / own) > 1);
+}
+
+TEST(what_a_killed_process_left_goes_with_the_next_one_that_ends) {
+  const Folder folder;
+  auto page = TelemetryPage::create(folder.path());
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto of_child = TelemetryPage::create(folder.path());
+    raise(SIGKILL);
+  }
+  int status = 0;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  CHECK(WIFSIGNALED(status));
+  CHECK_EQ(folder.names().size(), 2);
+  page.reset();
+  CHECK(folder.names().empty());
 }
 
 TEST(cards_do_without_a_page_where_there_is_no_room) {

@@ -28,14 +28,21 @@ dist.all_reduce(x)
 def run(
     script: str, world: int, seconds: float = 60, **environment: str
 ) -> tuple[list[str], list[int]]:
-    """Outputs and exit codes of the ranks."""
+    """Outputs and exit codes of the ranks. None of them leaves a page of counters behind."""
     ranks = launch.start(["-c", BEGIN + script], world, **environment)
     outputs = launch.finish(ranks, seconds)
+    assert not pages() & {str(rank.process.pid) for rank in ranks}
     return outputs, [rank.process.returncode for rank in ranks]
 
 
+def pages() -> set[str]:
+    """The processes that have one for spyre-smi: torch-spyre.<namespace>.<process>.<start>."""
+    names = [name.split(".") for name in os.listdir("/dev/shm")]
+    return {parts[2] for parts in names if parts[0] == "torch-spyre" and len(parts) == 4}
+
+
 def shared_memory() -> set[str]:
-    """All but the pages of spyre-smi: the next process that opens a card removes a killed one's."""
+    """All but pages of counters, which other programs have for as long as they run."""
     return {name for name in os.listdir("/dev/shm") if not name.startswith("torch-spyre.")}
 
 
@@ -69,6 +76,7 @@ except dist.DistBackendError as error:
             continue
         why = "holds it (rank 0, or" if killed == 0 else f"rank {killed} gives no sign of life"
         assert why in outputs[rank], outputs[rank]
+        assert killed == 0 or "its last sign: " in outputs[rank], outputs[rank]
         assert f"all_reduce #2 of group '0' (ranks 0 1 2 3) on rank {rank}" in outputs[rank]
     wait_until(lambda: shared_memory() <= before)
 
@@ -123,7 +131,7 @@ else:
         world=2,
     )
     assert codes == [0, 0], outputs
-    assert "send" in outputs[0] and "peer rank 1" in outputs[0], outputs[0]
+    assert "spyreccl: send of group '0'" in outputs[0] and "peer rank 1" in outputs[0], outputs[0]
 
 
 def test_a_fault_of_the_card_is_told_and_waits_for_nobody() -> None:

@@ -146,8 +146,10 @@ TelemetryPage::~TelemetryPage() {
 
 CardTelemetry& TelemetryPage::card(int index) { return layout_->cards.at(index); }
 
-void TelemetryPage::unlink() noexcept {
-  if (getpid() == pid_) ::unlink(file_.c_str());
+void TelemetryPage::unlink() {
+  if (getpid() != pid_) return;
+  ::unlink(file_.c_str());
+  remove_stale(file_.parent_path());
 }
 
 }  // namespace spyre

@@ -7,8 +7,8 @@
 //
 // The file is `/dev/shm/torch-spyre.<pid namespace>.<pid>.<start time of the process>`. The name
 // says whose it is: a file whose process is gone (killed, or ended by `_exit`) is recognised
-// without being read, and removed by the next process that publishes or looks. It is readable for
-// its user and for root only, as what somebody does on a card is nobody else's business.
+// without being read, and removed by the next process that publishes, ends or looks. It is readable
+// for its user and for root only, as what somebody does on a card is nobody else's business.
 #pragma once
 
 #include <array>
@@ -53,9 +53,10 @@ class TelemetryPage {
 
   CardTelemetry& card(int index);
 
-  // Takes the file away; the page itself stays, for cards that are still at work. Does nothing in a
-  // child of the process that made it.
-  void unlink() noexcept;
+  // Takes the file away, and those of processes that were killed meanwhile, such as another rank of
+  // a group; the page itself stays, for cards that are still at work. Does nothing in a child of
+  // the process that made it.
+  void unlink();
 
  private:
   struct Header;

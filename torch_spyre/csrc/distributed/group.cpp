@@ -101,6 +101,12 @@ void write_all(const std::vector<Part>& parts, const Bytes& bytes) {
   }
 }
 
+// Sends and receives have no number: only the calls of all ranks are counted.
+std::string numbered(const Call& call) {
+  const std::string name = name_of(call.what);
+  return call.sequence == 0 ? name : name + " #" + std::to_string(call.sequence);
+}
+
 // What a call sends and gets over this card's link.
 cost::LinkTraffic traffic_of(const Call& call, int rank) {
   using cost::Collective;
@@ -222,9 +228,8 @@ Group::~Group() {
 }
 
 std::string Group::title(const Call& call) const {
-  return std::string("spyreccl: ") + name_of(call.what) + " #" + std::to_string(call.sequence) +
-         " of group '" + name_ + "' (ranks " + list(ranks_) + ") on rank " +
-         std::to_string(ranks_[rank()]);
+  return "spyreccl: " + numbered(call) + " of group '" + name_ + "' (ranks " + list(ranks_) +
+         ") on rank " + std::to_string(ranks_[rank()]);
 }
 
 // ---- On the caller's thread ---------------------------------------------------------------------
@@ -371,8 +376,7 @@ std::string Group::explained(const Call& call, int peer, const std::string& why)
   if (peer >= 0) what += ", peer rank " + std::to_string(ranks_[peer]);
   what += who.empty() ? "" : ": " + who;
   const std::string reason = why.substr(0, why.find('\n'));
-  progress_->failed(std::string(name_of(call.what)) + " #" + std::to_string(call.sequence) + ": " +
-                    (who.empty() ? reason : who));
+  progress_->failed(numbered(call) + ": " + (who.empty() ? reason : who));
   what += ". Time-out " + std::to_string(call.timeout.count()) + " ms; Gloo says: " + reason;
   const std::lock_guard lock(mutex_);
   if (broken_.empty()) broken_ = what;

@@ -187,7 +187,7 @@ std::string Progress::explain(uint64_t sequence) {
     if (sign.has_failed) {
       failed.push_back(rank_name(rank) + " failed: " + sign.text);
     } else if (sign.beat == before[rank].beat) {
-      gone.push_back(rank_name(rank) + " gives no sign of life (its last call: " + last + ")");
+      gone.push_back(rank_name(rank) + " gives no sign of life (its last sign: " + last + ")");
     } else if (sign.sequence < sequence) {
       late.push_back(rank_name(rank) + " did not arrive (its last call: " + last + ")");
     }
