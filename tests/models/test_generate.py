@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("transformers", reason="an extra: pip install torch-spyre[models]")
 
 from torch._dynamo.utils import counters
-from transformers import T5ForConditionalGeneration
+from transformers import MistralForCausalLM, T5ForConditionalGeneration
 
 from tests.models.zoo import CAUSAL, VOCABULARY, ZOO
 
@@ -114,6 +114,23 @@ def test_200_tokens_are_few_graphs(name: str, cache: str, graphs: int) -> None:
     assert share_of_same_words(name, cache, 1, 200, is_compiled=True) >= 0.95
     assert counters["stats"]["unique_graphs"] == graphs
     assert not counters["graph_break"]
+
+
+def test_a_prompt_may_be_longer_than_the_window() -> None:
+    """Of its keys the cache keeps a part, where the prompt has put it: one graph more."""
+    torch.manual_seed(0)
+    config = CAUSAL["mistral"].build().config
+    config.sliding_window, config.eos_token_id = PROMPT - 4, None
+    model: Any = MistralForCausalLM(config).eval()
+    tokens = torch.randint(3, VOCABULARY, (1, PROMPT))
+    settings = {"max_new_tokens": 6, "do_sample": False}
+    wanted = model.generate(tokens, **settings)
+    model = model.to("spyre")
+    torch.compiler.reset()
+    counters.clear()
+    model.forward = torch.compile(model.forward)
+    assert torch.equal(model.generate(tokens.to("spyre"), **settings).cpu(), wanted)
+    assert counters["stats"]["unique_graphs"] == 3
 
 
 class Leaning:
