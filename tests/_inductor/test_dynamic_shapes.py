@@ -157,6 +157,14 @@ def test_parts_of_a_tensor_with_dynamic_strides_need_no_graph_of_their_own(funct
     assert counters["stats"]["unique_graphs"] == 1
 
 
+def test_a_part_of_a_longer_tensor_is_compiled_for_the_strides_that_it_has():
+    """Its own size is fixed; Dynamo takes the stride of its heads for a length like any other."""
+    compiled = torch.compile(lambda window: window * 2)
+    for length in (20, 30, 40):
+        window = torch.randn(1, 2, length, 32).half().to("spyre")[:, :, -15:]
+        assert torch.equal(compiled(window).cpu(), (window * 2).cpu())
+
+
 @pytest.mark.parametrize(("batch", "heads", "groups"), [(1, 4, 2), (2, 6, 3), (1, 4, 4)])
 def test_heads_that_are_dynamic_too_find_their_keys(batch: int, heads: int, groups: int):
     """heads // groups is no length that a bucket could stand for."""

@@ -1,7 +1,8 @@
-"""`generate()` on the device: both kinds of KV cache, batches with left padding, few graphs."""
+"""`generate()` on the device: both kinds of KV cache, left padding, every search, few graphs."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 pytest.importorskip("transformers", reason="an extra: pip install torch-spyre[models]")
 
 from torch._dynamo.utils import counters
-from transformers import T5ForConditionalGeneration
+from transformers import MistralForCausalLM, T5ForConditionalGeneration
 
 from tests.models.zoo import CAUSAL, VOCABULARY, ZOO
 
@@ -113,6 +114,91 @@ def test_200_tokens_are_few_graphs(name: str, cache: str, graphs: int) -> None:
     assert share_of_same_words(name, cache, 1, 200, is_compiled=True) >= 0.95
     assert counters["stats"]["unique_graphs"] == graphs
     assert not counters["graph_break"]
+
+
+def test_a_prompt_may_be_longer_than_the_window() -> None:
+    """Of its keys the cache keeps a part, where the prompt has put it: one graph more."""
+    torch.manual_seed(0)
+    config = CAUSAL["mistral"].build().config
+    config.sliding_window, config.eos_token_id = PROMPT - 4, None
+    model: Any = MistralForCausalLM(config).eval()
+    tokens = torch.randint(3, VOCABULARY, (1, PROMPT))
+    settings = {"max_new_tokens": 6, "do_sample": False}
+    wanted = model.generate(tokens, **settings)
+    model = model.to("spyre")
+    torch.compiler.reset()
+    counters.clear()
+    model.forward = torch.compile(model.forward)
+    assert torch.equal(model.generate(tokens.to("spyre"), **settings).cpu(), wanted)
+    assert counters["stats"]["unique_graphs"] == 3
+
+
+class Leaning:
+    """A logits processor of a user's: every seventh word is a little likelier."""
+
+    def __call__(self, _: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores + 0.3 * (torch.arange(scores.shape[-1], device=scores.device) % 7 == 0)
+
+
+# In float32, where the card's words are the CPU's without a word being forced.
+SEARCHES: dict[str, dict[str, Any]] = {
+    "beams": {"num_beams": 3},
+    "beams, two answers, static": {
+        "num_beams": 4,
+        "num_return_sequences": 2,
+        "length_penalty": 0.8,
+        "cache_implementation": "static",
+    },
+    "repetition": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
+    "words": {"bad_words_ids": [[5], [6, 7]], "sequence_bias": [[[9], 1.0]]},
+    "an end": {"eos_token_id": [11, 12, 13], "min_new_tokens": 4},
+    "a processor": {"logits_processor": [Leaning()]},
+    "guidance": {"guidance_scale": 1.5},
+}
+SAMPLINGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "the likeliest": {"top_k": 20, "top_p": 0.9, "temperature": 0.7},
+    "several": {"num_return_sequences": 3, "min_p": 0.01},
+    "beams": {"num_beams": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def twins() -> tuple[Any, Any, dict[str, torch.Tensor]]:
+    """A Llama in float32, the same on the card, and a batch with padding."""
+    torch.manual_seed(0)
+    model: Any = CAUSAL["llama"].build().eval()
+    model.generation_config.eos_token_id = None
+    tokens = torch.randint(3, VOCABULARY, (2, PROMPT))
+    mask = torch.ones_like(tokens)
+    tokens[1, :5] = mask[1, :5] = 0
+    return model, copy.deepcopy(model).to("spyre"), {"input_ids": tokens, "attention_mask": mask}
+
+
+def words_of(model: Any, batch: dict[str, torch.Tensor], **settings: Any) -> torch.Tensor:
+    on_device = {name: tensor.to(model.device) for name, tensor in batch.items()}
+    return model.generate(**on_device, max_new_tokens=8, **settings).cpu()
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_every_search_finds_the_words_of_the_cpu(search, twins) -> None:
+    model, on_card, batch = twins
+    torch.spyre.reset_fallback_stats()
+    settings = {"do_sample": False, **SEARCHES[search]}
+    assert torch.equal(words_of(on_card, batch, **settings), words_of(model, batch, **settings))
+    assert not torch.spyre.fallback_stats()
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_samples_are_drawn_on_the_card_and_follow_the_seed(sampling, twins) -> None:
+    _, on_card, batch = twins
+    torch.spyre.reset_fallback_stats()
+    drawn = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        drawn.append(words_of(on_card, batch, do_sample=True, **SAMPLINGS[sampling]))
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+    assert not torch.spyre.fallback_stats()
 
 
 @pytest.mark.parametrize("is_compiled", [False, True])

@@ -445,6 +445,7 @@ RANDOM: dict[str, tuple[Callable[[str], Tensor], float, float]] = {
     "randn": (lambda device: torch.randn(900, device=device), -6, 6),
     "randint": (lambda device: torch.randint(4, 7, (900,), device=device), 4, 6),
     "randperm": (lambda device: torch.randperm(900, device=device), 0, 899),
+    "multinomial": (lambda device: torch.ones(7, device=device).multinomial(900, True), 0, 6),
     "dropout": (lambda device: F.dropout(torch.ones(900, device=device), 0.5), 0, 2),
 }
 

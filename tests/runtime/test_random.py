@@ -77,6 +77,60 @@ def test_distributions_look_like_what_they_are():
     assert abs(flips.mean() - 0.25) < 4 * (0.25 * 0.75 / n) ** 0.5
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("count", "replacement"), [(1, False), (2, False), (3, True)])
+def test_places_are_drawn_as_often_as_they_are_likely(dtype, count, replacement):
+    torch.spyre.manual_seed(0)
+    torch.spyre.reset_fallback_stats()
+    weights = torch.tensor([0.0, 1, 2, 0, 5], dtype=dtype)
+    n = 20_000
+    drawn = torch.multinomial(weights.expand(n, 5).to("spyre"), count, replacement).cpu()
+    assert drawn.dtype == torch.int64 and drawn.shape == (n, count)
+    likely = weights.float() / 8
+    for each in drawn[:, :1].T if not replacement else drawn.T:
+        share = each.bincount(minlength=5) / n
+        assert ((share - likely).abs() <= 4 * (likely * (1 - likely) / n).sqrt()).all()
+    if count == 2:  # the others share what the first one left
+        second = drawn[drawn[:, 0] == 4][:, 1]
+        assert set(second.tolist()) == {1, 2}
+        assert abs((second == 2).float().mean() - 2 / 3) < 4 * (2 / 9 / len(second)) ** 0.5
+    assert not torch.spyre.fallback_stats()
+
+
+def test_places_are_drawn_from_a_generator_and_in_a_graph():
+    weights = torch.rand(3, 100, device="spyre")
+    generator = torch.Generator("spyre").manual_seed(11)
+    first = torch.multinomial(weights, 4, generator=generator)
+    out = torch.empty(0, dtype=torch.int64, device="spyre")
+    torch.multinomial(weights, 4, generator=generator.manual_seed(11), out=out)
+    assert torch.equal(first, out) and all(len(row.unique()) == 4 for row in first.cpu())
+    compiled = torch.compile(lambda x: torch.multinomial(x.softmax(-1), 1) + 1, fullgraph=True)
+    torch.spyre.manual_seed(2)
+    found = compiled(weights)
+    torch.spyre.manual_seed(2)
+    assert torch.equal(found, torch.multinomial(weights.softmax(-1), 1) + 1)
+
+
+NOT_TO_BE_DRAWN_FROM = [
+    (torch.tensor([1, -1.0]), 1, False),
+    (torch.tensor([1, float("nan")]), 1, False),
+    (torch.tensor([[1.0, 1], [0, 0]]), 1, False),
+    (torch.zeros(2, 0), 2, True),
+    (torch.ones(3), 4, False),
+    (torch.ones(3), 0, False),
+    (torch.ones(1, 2, 3), 1, False),
+]
+
+
+@pytest.mark.parametrize(("weights", "count", "replacement"), NOT_TO_BE_DRAWN_FROM, ids=str)
+def test_what_can_not_be_drawn_from_is_an_error_of_pytorch(weights, count, replacement):
+    with pytest.raises(RuntimeError) as on_cpu:
+        torch.multinomial(weights, count, replacement)
+    with pytest.raises(RuntimeError) as on_card:
+        torch.multinomial(weights.to("spyre"), count, replacement)
+    assert str(on_card.value).splitlines()[0] == str(on_cpu.value).splitlines()[0]
+
+
 def test_known_numbers():
     """Pins the bits: a change of the generator would break everybody's seeds."""
     torch.spyre.manual_seed(42)

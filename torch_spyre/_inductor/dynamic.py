@@ -14,7 +14,7 @@ two as well.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from math import prod
 from typing import Any, NamedTuple
 
@@ -68,6 +68,7 @@ class InputShape(NamedTuple):
 
     positions: Sequence[Any]
     is_batch_first: bool  # a cache, or hidden states: floats in three dimensions or more
+    others: Set[sympy.Symbol]  # lengths that its strides depend on and its sizes do not
 
 
 def input_shapes(graph: GraphLowering) -> Iterator[InputShape]:
@@ -75,7 +76,12 @@ def input_shapes(graph: GraphLowering) -> Iterator[InputShape]:
         if isinstance(box, inductor_ir.TensorBox):
             size = box.get_size()
             is_float = box.get_dtype().is_floating_point
-            yield InputShape(size[:-1] if is_float else size, is_float and len(size) > 2)
+            others = _symbols(box.get_stride()) - _symbols(size)
+            yield InputShape(size[:-1] if is_float else size, is_float and len(size) > 2, others)
+
+
+def _symbols(numbers: Iterable[Any]) -> set[sympy.Symbol]:
+    return {symbol for number in numbers for symbol in sympy.sympify(number).free_symbols}
 
 
 class DynamicSizes:
@@ -96,11 +102,15 @@ class DynamicSizes:
         self._others: dict[sympy.Symbol, int] = {}  # that each position is computed for, at least
         self._batches: set[sympy.Symbol] = set()  # that count whole caches, or other large things
         self.lengths: dict[sympy.Expr, int] = {}  # that launches take, with the longest they may be
+        inputs = () if is_static else tuple(inputs)
+        for symbol in {symbol for shape in inputs for symbol in shape.others}:
+            # The input is a part of something larger, which a bucket does not make any larger.
+            sizevars.guard_int(symbol)
         for size in () if is_static else sizes:
             symbol, more = _and_more(self._plain(size))
             if symbol is not None:
                 self._longer[symbol] = max(more, self._longer.get(symbol, 0))
-        for shape in () if is_static else inputs:
+        for shape in inputs:
             self._count_others([self._plain(size) for size in shape.positions])
             if shape.is_batch_first:
                 self._batches |= self._plain(shape.positions[0]).free_symbols

@@ -1,7 +1,7 @@
-"""Operations whose result is as large as the data says: they count on the card, ask, and go on.
+"""Operations that ask the card one thing and go on: how large is the result, can it be drawn?
 
-Each is written in other operations; the one number that they wait for is how many elements there
-are. `import torch` imports this: it has to stay cheap.
+Each is written in other operations, and waits for that one number. `import torch` imports this: it
+has to stay cheap.
 """
 
 from __future__ import annotations
@@ -104,12 +104,80 @@ def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Ten
     return steps[:total].cumsum(0, dtype=repeats.dtype)
 
 
+def multinomial(
+    x: Tensor,
+    num_samples: int,
+    replacement: bool = False,
+    *,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Places in each row, each as likely as its number is large among those of the row."""
+    _check_draws(x, num_samples, replacement)
+    if x.dim() == 2 and x.shape[0] == 0:
+        return torch.empty((0, num_samples), dtype=torch.int64, device=x.device)
+    weights = x.to(torch.float32)
+    _check_weights(weights)
+    if replacement and num_samples > 1:
+        reached = weights.cumsum(-1)
+        drawn = torch.rand(*x.shape[:-1], num_samples, device=x.device, generator=generator)
+        # Less than 1 times the last one is less than the last one, rounded as well.
+        return torch.searchsorted(reached, drawn * reached[..., -1:], right=True)
+    # A race: who waits for something twice as frequent arrives in half the time.
+    haste = weights / torch.empty_like(weights).exponential_(generator=generator)
+    if num_samples == 1:
+        return haste.argmax(-1, keepdim=True)
+    return haste.topk(num_samples).indices
+
+
+def _check_draws(x: Tensor, num_samples: int, replacement: bool) -> None:
+    """PyTorch's own conditions, in its words."""
+    if not 0 < x.dim() <= 2:
+        raise RuntimeError("prob_dist must be 1 or 2 dim")
+    if not x.is_floating_point():
+        raise RuntimeError(
+            f"multinomial only supports floating-point dtypes for input, got: {x.dtype}"
+        )
+    if num_samples <= 0:
+        raise RuntimeError("cannot sample n_sample <= 0 samples")
+    if not replacement and num_samples > x.shape[-1]:
+        raise RuntimeError(
+            "cannot sample n_sample > prob_dist.size(-1) samples without replacement"
+        )
+
+
+def _check_weights(weights: Tensor) -> None:
+    if weights.shape[-1] > 0:
+        least, most = torch.aminmax(weights, dim=-1)
+        is_number = (least >= 0) & (most < float("inf"))  # NaN is neither
+        if (is_number & (most > 0)).all().item():
+            return
+        if not is_number.all().item():
+            raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0")
+    raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")
+
+
+def multinomial_out(
+    x: Tensor,
+    num_samples: int,
+    replacement: bool = False,
+    *,
+    generator: torch.Generator | None = None,
+    out: Tensor,
+) -> Tensor:
+    if out.dtype is not torch.int64:
+        raise RuntimeError(f"multinomial expects Long tensor out, got: {out.dtype}")
+    drawn = multinomial(x, num_samples, replacement, generator=generator)
+    return out.resize_(drawn.shape).copy_(drawn)
+
+
 KERNELS = {
     "nonzero": nonzero,
     "nonzero.out": nonzero_out,
     "masked_select": masked_select,
     "masked_select.out": masked_select_out,
     "bincount": bincount,
+    "multinomial": multinomial,
+    "multinomial.out": multinomial_out,
     "repeat_interleave.Tensor": repeat_interleave,
 }
 

@@ -36,10 +36,10 @@ from it. Operations in **bold** are called often enough to have a kernel of thei
 dispatcher."""
 
 _DATA_SIZED = """\
-## As large as the data says
+## With a question to the card
 
-The result's size is a question to the card, so these wait for it. They are written in other
-operations, and registered by `torch_spyre/ops/data_sized.py`."""
+How large the result is, or whether `multinomial` has anything to draw: these wait for the answer.
+They are written in other operations, and registered by `torch_spyre/ops/data_sized.py`."""
 
 
 @dataclass(frozen=True)
