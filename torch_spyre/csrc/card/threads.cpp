@@ -4,9 +4,23 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <exception>
 
 namespace spyre {
+namespace {
+
+// Waking a thread takes the host longer than many a step; whoever waits looks for a while before
+// it sleeps. Others that want the processor get it.
+constexpr std::chrono::microseconds kLook{100};
+
+template <typename IsOver>
+void look_until(IsOver is_over) {
+  const auto end = std::chrono::steady_clock::now() + kLook;
+  while (!is_over() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+}
+
+}  // namespace
 
 int host_threads() {
   cpu_set_t allowed;
@@ -25,8 +39,8 @@ struct ThreadPool::Batch {
   const int count;
   const Task& task;  // outlives the batch's work: `run` waits for it
   std::atomic<int> next{0};
-  // Under the pool's lock.
-  int finished = 0;
+  // Written under the pool's lock.
+  std::atomic<int> finished{0};
   int failed_task = 0;
   std::exception_ptr failure;
 };
@@ -53,9 +67,11 @@ void ThreadPool::run(int count, const Task& task) {
     std::lock_guard lock(mutex_);
     start_workers();
     place = batches_.insert(batches_.end(), batch);
+    posted_.fetch_add(1, std::memory_order_relaxed);
   }
   wake_.notify_all();
   work_on(*batch);
+  look_until([&] { return batch->finished.load(std::memory_order_relaxed) == count; });
   std::unique_lock lock(mutex_);
   finished_.wait(lock, [&] { return batch->finished == count; });
   batches_.erase(place);
@@ -81,8 +97,10 @@ void ThreadPool::work() {
       return is_stopping_ || batch;
     });
     if (is_stopping_) return;
+    const uint64_t known = posted_.load(std::memory_order_relaxed);
     lock.unlock();
     work_on(*batch);
+    look_until([&] { return posted_.load(std::memory_order_relaxed) != known; });
     lock.lock();
   }
 }

@@ -1,6 +1,7 @@
 // The host threads that carry simulated cores and slices of transfers.
 #pragma once
 
+#include <atomic>
 #include <cfenv>
 #include <condition_variable>
 #include <functional>
@@ -60,6 +61,7 @@ class ThreadPool {
   std::condition_variable wake_;
   std::condition_variable finished_;
   std::list<std::shared_ptr<Batch>> batches_;
+  std::atomic<uint64_t> posted_{0};  // batches so far; written under the lock
   std::vector<std::thread> workers_;
   bool is_stopping_ = false;
 };
