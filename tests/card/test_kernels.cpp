@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <stdexcept>
 #include <vector>
 
+#include "../../torch_spyre/csrc/card/lookup.h"
 #include "check.h"
 #include "operands.h"
 
@@ -330,4 +332,42 @@ TEST(direct_operations_give_the_bits_of_loading_computing_and_storing) {
       CHECK(std::equal(expected.stored.begin(), expected.stored.end(), x.bytes.begin()));
     }
   }
+}
+
+// Every operand there is, NaN and infinity among them.
+TEST(tables_of_results_give_the_bits_of_loading_computing_and_storing) {
+  using Kind = DirectInput::Kind;
+  std::vector<uint16_t> codes(1 << 16);
+  std::iota(codes.begin(), codes.end(), uint16_t{0});
+  Words all(codes.size());
+  table().load[kHalfFormat](reinterpret_cast<const std::byte*>(codes.data()), all.data(),
+                            static_cast<int64_t>(all.size()));
+  const auto count = static_cast<int64_t>(all.size()) / kStickLanes;
+  int tables = 0;
+  for (const Isa isa : kIsas) {
+    if (!isa_available(isa)) continue;
+    select_isa(isa);
+    for (int i = 0; i < kOpcodes; ++i) {
+      const auto opcode = static_cast<Opcode>(i);
+      const uint16_t* const results = results_of(opcode);
+      if (results == nullptr) continue;
+      ++tables;
+      for (const Kind kind : {Kind::Stick, Kind::Words, Kind::FirstHalf}) {
+        DirectOperand x(kind, all, false);
+        const DirectResult expected = load_compute_store(opcode, x.words, x.words);
+        DirectResult both{Words(all.size()), std::vector<std::byte>(all.size() * 2)};
+        DirectResult apart = both;
+        look_up(results, {{x.input}, count, both.words.data(), both.stored.data(), 128, false});
+        look_up(results, {{x.input}, count, apart.words.data(), nullptr, 0, false});
+        look_up(results, {{x.input}, count, nullptr, apart.stored.data(), 128, false});
+        CHECK(both == expected);
+        CHECK(apart == expected);
+        if (kind != Kind::Stick) continue;
+        // The result takes the place of the operand.
+        look_up(results, {{x.input}, count, nullptr, x.bytes.data(), 128, false});
+        CHECK(std::equal(expected.stored.begin(), expected.stored.end(), x.bytes.begin()));
+      }
+    }
+  }
+  CHECK(tables > 0);
 }

@@ -1,8 +1,9 @@
 // The words of a block stay in the host core's cache while the steps go over them, one after the
 // other. What a step reads of an earlier one it takes from the words that that one left, rounded to
 // the format of the buffer they stand for; only what is read by somebody else is stored. Operands
-// that several steps read are widened once. Simple operations on sticks of SEN169 take operands
-// that nobody else reads as they are stored, and leave rounded words, or none.
+// that several steps read are widened once. Simple operations on sticks of SEN169, and those that
+// are a table, take operands that nobody else reads as they are stored, and leave rounded words, or
+// none.
 #include "chain.h"
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "blocks.h"
+#include "lookup.h"
 #include "streams.h"
 #include "walk.h"
 
@@ -41,12 +43,19 @@ struct Instruction {
   std::array<int, kMaxInputs> in;  // values
   int loaded;                      // the first of the values that are loaded before it
   int out;
-  kernels::Direct direct;  // null: load, compute, store
+  kernels::Direct direct;  // one of these, or neither: load, compute, store
+  const uint16_t* results;
+
+  bool is_direct() const { return direct != nullptr || results != nullptr; }
 };
 
 bool is_identity(const StepRecord& step) {
   return step.opcode == static_cast<uint16_t>(Opcode::identity) ||
          step.opcode == static_cast<uint16_t>(Opcode::identity_int);
+}
+
+bool is_sen169(const CoreOperand& operand) {
+  return format_of(*operand.record) == DataFormat::SEN169_FP16;
 }
 
 // Widening and narrowing give back every pattern.
@@ -214,9 +223,14 @@ class ChainRun {
     for (int i = 0; i < instructions_; ++i) {
       Instruction& instruction = instruction_[i];
       const Value& result = value_[instruction.out];
+      instruction.direct = nullptr;
+      instruction.results = nullptr;
+      if (result.is_invariant || !result.stream.is_direct(true)) continue;
       instruction.direct = kernels::table().direct[instruction.step->record->opcode];
-      if (result.is_invariant || !result.stream.is_direct(true)) instruction.direct = nullptr;
-      if (instruction.direct == nullptr) continue;
+      if (is_sen169(*value_[instruction.in[0]].operand)) {
+        instruction.results = results_of(static_cast<Opcode>(instruction.step->record->opcode));
+      }
+      if (!instruction.is_direct()) continue;
       for (int k = instruction.loaded; k < instruction.out; ++k) {
         value_[k].is_direct = value_[k].last_use == i && value_[k].stream.is_direct(false);
       }
@@ -292,7 +306,7 @@ class ChainRun {
     for (int i = instruction.loaded; i < instruction.out && !result.is_invariant; ++i) {
       if (!value_[i].is_direct) value_[i].stream.load(block, words(i));
     }
-    if (instruction.direct != nullptr) {
+    if (instruction.is_direct()) {
       run_direct(index, block);
       return;
     }
@@ -323,7 +337,11 @@ class ChainRun {
         sticks.stride = result.stream.run_stride();
         sticks.is_streamed = result.operand->is_streamed;
       }
-      instruction.direct(sticks);
+      if (instruction.results != nullptr) {
+        look_up(instruction.results, sticks);
+      } else {
+        instruction.direct(sticks);
+      }
       done += segment.count;
     }
   }
