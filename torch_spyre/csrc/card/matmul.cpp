@@ -197,8 +197,10 @@ class Problems {
       const auto [place, is_new] =
           slab_.try_emplace({depth, b, sticks, core.is_tail}, slabs_.size());
       if (is_new) {
-        slabs_.push_back({depth, b, sticks, core.is_tail, {}, {}});
-        slabs_.back().results.resize(static_cast<size_t>(copies));
+        Slab& slab = slabs_.emplace_back(Slab{depth, b, sticks, core.is_tail, {}, {}});
+        slab.results.resize(static_cast<size_t>(copies));
+        slab.rows.reserve(row.size());
+        for (auto& copy : slab.results) copy.reserve(row.size());
       }
       Slab& slab = slabs_[place->second];
       for (const Offsets& at : row) {
@@ -431,20 +433,21 @@ class TaskRun {
   const Panel& panel(int64_t i) const { return task_.problem->panels[task_.first_panel + i]; }
   int64_t panel_words() const { return task_.rows * operands_.lanes; }
 
-  // Sticks [first, end) of every row, a block after the other.
+  // Sticks [first, end) of every row, a block after the other. Stick by stick: the same one of
+  // neighbouring rows follows it in memory, which is an order that the host fetches ahead.
   void widen_rows(size_t first, size_t end) const {
     Word* to = space_.a();
     for (size_t block = first; block < end; block += pace_.block_sticks) {
       const size_t block_end = std::min(block + pace_.block_sticks, end);
-      for (int64_t row = 0; row < task_.rows; ++row) {
-        const std::byte* from = task_.problem->rows[task_.first_row + row];
-        Word* words = to;
-        for (size_t i = block; i < block_end; ++i) {
-          operands_.load_a(from + depth_[i].a, words, depth_[i].count);
-          words += depth_[i].count;
+      int64_t k = 0;
+      for (size_t i = block; i < block_end; ++i) {
+        for (int64_t row = 0; row < task_.rows; ++row) {
+          const std::byte* from = task_.problem->rows[task_.first_row + row] + depth_[i].a;
+          operands_.load_a(from, to + row * kProductStride + k, depth_[i].count);
         }
-        to += kProductStride;
+        k += depth_[i].count;
       }
+      to += task_.rows * kProductStride;
     }
   }
 
