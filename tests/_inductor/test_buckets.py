@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from torch_spyre import _C
 
-WIDTH, ROOM = 64, 128
+WIDTH, ROOM = 64, 512
 
 
 @pytest.fixture(autouse=True)

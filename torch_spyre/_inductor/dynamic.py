@@ -26,6 +26,7 @@ from torch._inductor.sizevars import SizeVarAllocator
 from .graph import NeedsStaticSizesError
 
 LEAST_BUCKET = 128
+LEAST_ROOM = 512  # of what grows
 # What a size is multiplied with counts, too: a batch of 32 texts need not have 128 words each.
 LEAST_POSITIONS, SMALLEST_BUCKET, ANY_SIZE = 1024, 8, 32
 
@@ -181,10 +182,10 @@ class DynamicSizes:
         return bucket if bucket > LEAST_BUCKET else ANY_SIZE
 
     def _least(self, symbol: sympy.Symbol) -> int:
-        """What grows goes through all of its buckets, so they are few; a batch of caches has none
-        that it does not need."""
+        """What grows goes through all of its buckets, so they are few: a cache begins with room for
+        an answer. A batch of caches has none that it does not need."""
         if self._longer.get(symbol, 0) > 0:
-            return LEAST_BUCKET
+            return LEAST_ROOM
         if symbol in self._batches:
             return 1
         return least_bucket(max(self._others.get(symbol, 1), 1))
