@@ -116,16 +116,18 @@ def test_a_bias_is_added_before_the_one_rounding(m: int, k: int, n: int) -> None
 
 
 def test_a_result_of_8_bits_is_divided_by_its_scale_and_saturates() -> None:
-    a, b = (torch.randn(6, 64) * 8).to(E4M3), (torch.randn(32, 64) * 8).to(E4M3)
+    """Whole numbers, whose sums are exact: CPUs differ in what becomes of too large a result."""
+    a, b = (torch.randint(-9, 10, (rows, 64)).to(E4M3) for rows in (6, 32))
     args = a, b, torch.tensor(1.0), torch.tensor(1.0), None, torch.tensor(0.5)
 
     def product(*args: Any) -> torch.Tensor:
         return scaled_mm(*args, out_dtype=E4M3)
 
-    wanted = product(*args)
-    assert float(wanted.float().abs().max()) == 448
+    exact = a.float() @ b.float().t() / 0.5
+    wanted = exact.clamp(-448, 448).to(E4M3).float()
+    assert (exact > 1000).any() and (exact.abs() < 400).any()
     for call in product, torch.compile(product, fullgraph=True):
-        assert torch.equal(call(*on_card(args)).cpu().float(), wanted.float())
+        assert torch.equal(call(*on_card(args)).cpu().float(), wanted)
 
 
 @pytest.mark.filterwarnings("ignore:aten::_scaled_mm has no kernel")
