@@ -169,7 +169,7 @@ _ENCODERS: dict[str, Entry] = {
 }
 
 _WITH_BOTH: dict[str, Entry] = {
-    # In float16 its layers look at their data, and that parts the graph, on the CPU as well.
+    # Not in float16, see below.
     "bart": dataclasses.replace(
         of("BartModel", "BartConfig", _both_texts, **_BOTH_HALVES), dtype=torch.float32
     ),
@@ -239,6 +239,24 @@ WITH_COMPLEX_NUMBERS: dict[str, Entry] = {
         head_dim=32,
         intermediate_size_mlp=256,
         num_local_experts=4,
+        **DECODER,
+    ),
+}
+
+# Their operations are not all the card's, or they branch on their data.
+NOT_WHOLE: dict[str, Entry] = {
+    "bart, float16": of("BartModel", "BartConfig", _both_texts, **_BOTH_HALVES),
+    "qwen3-next": of(
+        "Qwen3NextForCausalLM",
+        "Qwen3NextConfig",
+        head_dim=32,
+        layer_types=["linear_attention", "full_attention"],
+        shared_expert_intermediate_size=64,
+        linear_num_value_heads=4,
+        linear_num_key_heads=2,
+        linear_key_head_dim=32,
+        linear_value_head_dim=32,
+        **_NARROW_EXPERTS,
         **DECODER,
     ),
 }

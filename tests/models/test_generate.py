@@ -93,7 +93,7 @@ def compiled_cases() -> Iterator[Any]:
         yield pytest.param(name, cache, batch, marks=marks)
 
 
-@pytest.mark.parametrize(("name", "cache", "batch"), compiled_cases())
+@pytest.mark.parametrize(("name", "cache", "batch"), [*compiled_cases()])
 def test_compiled_tokens_are_those_of_the_cpu(name: str, cache: str, batch: int) -> None:
     assert share_of_same_words(name, cache, batch, 6, is_compiled=True) >= 0.95
     assert counters["stats"]["unique_graphs"] == 2  # of the prompt, and of all steps
@@ -208,6 +208,21 @@ def test_every_search_finds_the_words_of_the_cpu(search, twins) -> None:
     settings = {"do_sample": False, **SEARCHES[search]}
     assert torch.equal(words_of(on_card, batch, **settings), words_of(model, batch, **settings))
     assert not torch.spyre.fallback_stats()
+
+
+@pytest.mark.parametrize("cache", ["offloaded", "offloaded_static"])
+def test_caches_that_are_moved_to_the_host_are_for_cuda(cache, twins) -> None:
+    _, on_card, batch = twins
+    with pytest.raises(AssertionError, match="Torch not compiled with CUDA enabled"):
+        words_of(on_card, batch, cache_implementation=cache)
+
+
+def test_flex_attention_is_for_devices_of_a_list(twins) -> None:
+    _, on_card, batch = twins
+    model = copy.deepcopy(on_card)
+    model.set_attn_implementation("flex_attention")
+    with pytest.raises(ValueError, match="FlexAttention is only supported on CUDA, CPU"):
+        words_of(model, batch)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)

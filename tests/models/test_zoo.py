@@ -11,7 +11,7 @@ pytest.importorskip("transformers", reason="an extra: pip install torch-spyre[mo
 
 from torch._dynamo.utils import counters
 
-from tests.models.further import FURTHER, WITH_COMPLEX_NUMBERS
+from tests.models.further import FURTHER, NOT_WHOLE, WITH_COMPLEX_NUMBERS
 from tests.models.report import Distance, Row, examine, on_card
 from tests.models.zoo import CAUSAL, NAMED, VOCABULARY, ZOO, Inputs, answer
 
@@ -46,6 +46,18 @@ def test_forward_is_right_eager_and_compiled(name: str) -> None:
 @pytest.mark.parametrize("name", FURTHER)
 def test_forward_of_models_outside_of_the_zoo_is_right(name: str) -> None:
     check(examine(name, FURTHER[name]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "graphs", "fallbacks"), [("bart, float16", 4, 0), ("qwen3-next", 1, 1)]
+)
+def test_what_is_not_one_graph_on_the_card_is_right_all_the_same(
+    name: str, graphs: int, fallbacks: int
+) -> None:
+    row = examine(name, NOT_WHOLE[name])
+    assert (row.graphs, row.fallbacks) == (graphs, fallbacks)
+    assert min(row.eager.cosine, row.compiled.cosine) > 0.9999
 
 
 @pytest.mark.parametrize(
