@@ -134,7 +134,9 @@ fuzz:  ## 100,000 mutated card programs under AddressSanitizer and UBSan
 # ---- Benchmarks, habits, docs -----------------------------------------------------------------
 
 bench: setup  ## every benchmark; results as JSON in benchmarks/results
-	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script; done
+	@failed=""; for script in benchmarks/[a-z]*.py; do \
+	  echo "== $$script"; $(BIN)/python $$script || failed="$$failed $$script"; \
+	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 lint: setup $(VENV)/.extra-lint  ## ruff, mypy, clang-format: report only
 	$(BIN)/ruff check .

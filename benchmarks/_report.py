@@ -109,6 +109,13 @@ class Report:
         print(f"\nwritten to benchmarks/results/{path.name}")
         return path
 
+    def finish(self, missed: Sequence[str], complaint: str) -> None:
+        """Says which targets were missed, writes, and ends the program with a complaint if any."""
+        self.remark(f"Missed: {'; '.join(missed)}." if missed else "All targets met.")
+        self.write()
+        if missed:
+            raise SystemExit(complaint)
+
 
 def _text(value: Any) -> str:
     if isinstance(value, float):

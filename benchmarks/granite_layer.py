@@ -224,9 +224,7 @@ def main() -> None:
         found.append(on_card(kind, own, tokens))
         del own
     show(report, found, wanted, hosts)
-    wrong = missed(found, wanted)
-    report.remark("All targets met." if not wrong else f"Missed: {'; '.join(wrong)}.")
-    report.write()
+    report.finish(missed(found, wanted), "the layer is not what it should be")
 
 
 if __name__ == "__main__":

@@ -178,11 +178,7 @@ def main() -> None:
             for name, each in found.items()
         ],
     )
-    wrong = missed(found)
-    report.remark("All targets met." if not wrong else f"Missed: {'; '.join(wrong)}.")
-    report.write()
-    if wrong:
-        raise SystemExit("the profiler costs more than it may")
+    report.finish(missed(found), "the profiler costs more than it may")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,11 @@ new ones are named as well; Dynamo doesn't trace the unbound spelling `torch.Ten
     imports transformers (`_transformers.py`). Unnecessary if transformers asked PyTorch, which
     knows the backend: `torch.distributed.get_default_backend_for_device("spyre")`.
 
+`accelerate.utils.modeling.get_max_memory`
+    `device_map="auto"` places a model by what it returns: the memory of devices of a list. Where it
+    finds no accelerator and was not told of one, it returns the cards as well; likewise if and when
+    accelerate is imported. Unnecessary if accelerate asked `torch.accelerator`.
+
 `nn.Module.to` needs no patch: tied parameters stay tied because the runtime answers PyTorch's
 `_has_compatible_shallow_copy_type` for its tensors.
 """

@@ -73,6 +73,14 @@ def test_every_example_runs(example, server, tmp_path):
         assert same_output(shown.text, printed), f"a page shows\n{shown.text}\nnot\n{printed}"
 
 
+SHORT = ("granite_generate", "embed_sentences", "bert_qa", "vit_classify", "fp8_linear")
+
+
+@pytest.mark.parametrize("example", SHORT)
+def test_an_example_of_a_model_is_shorter_than_60_lines(example):
+    assert len((ROOT / f"examples/{example}.py").read_text().splitlines()) < 60
+
+
 def test_the_demo_says_what_it_leaves_out(monkeypatch, capsys):
     monkeypatch.syspath_prepend(ROOT / "examples")
     monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed

@@ -8,7 +8,7 @@ import torch
 from torch._dynamo.utils import counters
 from torch.nn import functional
 
-from tests.models.zoo import ZOO, answer
+from tests.models.zoo import Entry, Inputs, answer
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Distance:
 
 @dataclass(frozen=True)
 class Row:
-    """A model, forward in fp16."""
+    """A model, forward."""
 
     name: str
     graphs: int
@@ -51,16 +51,20 @@ HEADING = (
 )
 
 
-@torch.no_grad()
-def examine(name: str) -> Row:
-    """Run a model of the zoo on the CPU, eager and compiled."""
-    torch.manual_seed(0)
-    model, inputs = ZOO[name].build().eval(), ZOO[name].inputs()
-    wanted = answer(model(**inputs))
-    model = model.half().to("spyre")
-    inputs = {
-        key: (x.half() if x.is_floating_point() else x).to("spyre") for key, x in inputs.items()
+def on_card(inputs: Inputs, dtype: torch.dtype) -> Inputs:
+    return {
+        name: (x.to(dtype) if x.is_floating_point() else x).to("spyre")
+        for name, x in inputs.items()
     }
+
+
+@torch.no_grad()
+def examine(name: str, entry: Entry) -> Row:
+    """Run a model on the CPU in float32, and on the card eager and compiled."""
+    torch.manual_seed(0)
+    model, inputs = entry.build().eval(), entry.inputs()
+    wanted = answer(model(**inputs))
+    model, inputs = model.to(entry.dtype).to("spyre"), on_card(inputs, entry.dtype)
     torch.spyre.reset_fallback_stats()
     eager = answer(model(**inputs)).cpu().float()
     torch.compiler.reset()

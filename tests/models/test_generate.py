@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,12 +15,12 @@ pytest.importorskip("transformers", reason="an extra: pip install torch-spyre[mo
 from torch._dynamo.utils import counters
 from transformers import MistralForCausalLM, T5ForConditionalGeneration
 
-from tests.models.zoo import CAUSAL, VOCABULARY, ZOO
+from tests.models.zoo import CAUSAL, NAMED, VOCABULARY, ZOO
 
 PROMPT = 12
 PADDING = (0, 3, 5, 7)  # of the texts in a batch, on their left
 CACHES = ("dynamic", "static")
-NAMED = ("granite", "llama", "qwen3")
+BATCHES = (1, 4)
 
 
 class Forced:
@@ -76,18 +78,22 @@ def share_of_same_words(
     return float((torch.stack(forced.said, 1) == words).float().mean())
 
 
-@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("name", CAUSAL)
 def test_eager_tokens_are_those_of_the_cpu(name: str, cache: str, batch: int) -> None:
     assert share_of_same_words(name, cache, batch, 6) >= 0.95
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name if name in NAMED else pytest.param(name, marks=pytest.mark.slow) for name in CAUSAL],
-)
-@pytest.mark.parametrize(("cache", "batch"), [("dynamic", 4), ("static", 1)])
+def compiled_cases() -> Iterator[Any]:
+    """All; in `make test` both caches and both sizes of a batch, with a few models."""
+    for name, cache, batch in itertools.product(CAUSAL, CACHES, BATCHES):
+        is_quick = name in NAMED and (cache, batch) in (("dynamic", 4), ("static", 1))
+        marks = () if is_quick else pytest.mark.slow
+        yield pytest.param(name, cache, batch, marks=marks)
+
+
+@pytest.mark.parametrize(("name", "cache", "batch"), [*compiled_cases()])
 def test_compiled_tokens_are_those_of_the_cpu(name: str, cache: str, batch: int) -> None:
     assert share_of_same_words(name, cache, batch, 6, is_compiled=True) >= 0.95
     assert counters["stats"]["unique_graphs"] == 2  # of the prompt, and of all steps
@@ -103,8 +109,14 @@ def test_of_32_tokens_95_percent_are_those_of_the_cpu(name: str, cache: str) -> 
 FEW_GRAPHS = [("granite", "static", PROMPT, 2), ("gpt-oss", "dynamic", PROMPT, 4)]
 FEW_GRAPHS_SLOW = [
     ("granite", "dynamic", PROMPT, 2),
-    *((name, cache, PROMPT, 2) for name in NAMED[1:] for cache in CACHES),
+    *(
+        (name, cache, PROMPT, 2)
+        for name in CAUSAL
+        for cache in CACHES
+        if name not in ("granite", "gpt-oss")
+    ),
     ("llama", "dynamic", 400, 3),
+    ("gpt-oss", "static", PROMPT, 3),
     ("gpt-oss", "dynamic", 100, 4),
 ]
 
@@ -196,6 +208,21 @@ def test_every_search_finds_the_words_of_the_cpu(search, twins) -> None:
     settings = {"do_sample": False, **SEARCHES[search]}
     assert torch.equal(words_of(on_card, batch, **settings), words_of(model, batch, **settings))
     assert not torch.spyre.fallback_stats()
+
+
+@pytest.mark.parametrize("cache", ["offloaded", "offloaded_static"])
+def test_caches_that_are_moved_to_the_host_are_for_cuda(cache, twins) -> None:
+    _, on_card, batch = twins
+    with pytest.raises(AssertionError, match="Torch not compiled with CUDA enabled"):
+        words_of(on_card, batch, cache_implementation=cache)
+
+
+def test_flex_attention_is_for_devices_of_a_list(twins) -> None:
+    _, on_card, batch = twins
+    model = copy.deepcopy(on_card)
+    model.set_attn_implementation("flex_attention")
+    with pytest.raises(ValueError, match="FlexAttention is only supported on CUDA, CPU"):
+        words_of(model, batch)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)

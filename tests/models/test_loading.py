@@ -94,12 +94,34 @@ def test_a_model_moves_to_the_card_as_a_whole(saved):
     check_loaded(type(model).from_pretrained(folder).to("spyre"), model, torch.bfloat16)
 
 
-def test_auto_needs_to_be_told_of_the_card(saved):
-    """accelerate looks for memory on the devices of a list, and ours is not in it."""
+@pytest.mark.parametrize("max_memory", [None, {0: "1GB"}], ids=str)
+def test_auto_is_the_card_if_the_model_fits(saved, max_memory):
     model, folder = saved
-    assert type(model).from_pretrained(folder, device_map="auto").device.type == "cpu"
-    loaded = type(model).from_pretrained(folder, device_map="auto", max_memory={0: "1GB"})
+    loaded = type(model).from_pretrained(folder, device_map="auto", max_memory=max_memory)
     check_loaded(loaded, model, torch.bfloat16)
+
+
+def test_auto_is_the_cpu_if_it_is_all_that_is_given(saved):
+    model, folder = saved
+    loaded = type(model).from_pretrained(folder, device_map="auto", max_memory={"cpu": "1GB"})
+    assert loaded.device.type == "cpu"
+
+
+@pytest.mark.slow
+def test_auto_divides_a_model_among_cards(saved, check_python):
+    model, folder = saved
+    script = f"""
+        import torch
+        from transformers import LlamaForCausalLM
+        model = LlamaForCausalLM.from_pretrained({str(folder)!r}, device_map="auto")
+        print(*sorted(map(str, {{p.device for p in model.parameters()}})))
+        logits = model(torch.arange(3, 12, device=model.device)[None]).logits
+        torch.save(logits.detach().cpu(), {str(folder / "logits")!r})
+        """
+    assert check_python(script, AIU_WORLD_SIZE="2").stdout == "spyre:0 spyre:1\n"
+    wanted = model(torch.arange(3, 12)[None]).logits
+    found = torch.load(folder / "logits")
+    assert (found - wanted).norm() < 0.01 * wanted.norm()
 
 
 def test_save_pretrained_writes_what_was_loaded(saved, tmp_path):

@@ -12,20 +12,22 @@ from torch import nn
 
 VOCABULARY, LENGTH, IMAGE = 1000, 17, 64
 
-_SIZES: dict[str, Any] = {
+
+def without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in names}
+
+
+# What most configurations call their sizes.
+SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 128,
     "intermediate_size": 256,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
 }
-_TOKENS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-_DECODER: dict[str, Any] = {**_SIZES, **_TOKENS, "num_key_value_heads": 2}
-_VISION: dict[str, Any] = {
-    **{name: size for name, size in _SIZES.items() if name != "vocab_size"},
-    "image_size": IMAGE,
-    "patch_size": 16,
-}
+TOKENS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+DECODER: dict[str, Any] = {**SIZES, **TOKENS, "num_key_value_heads": 2}
+VISION: dict[str, Any] = {**without(SIZES, "vocab_size"), "image_size": IMAGE, "patch_size": 16}
 
 Inputs = dict[str, torch.Tensor]
 
@@ -36,21 +38,22 @@ class Entry:
 
     build: Callable[[], nn.Module]
     inputs: Callable[[], Inputs]
+    dtype: torch.dtype = torch.float16  # on the card
 
 
 def tokens(length: int = LENGTH) -> torch.Tensor:
     return torch.randint(3, VOCABULARY, (2, length))
 
 
-def _text() -> Inputs:
+def text() -> Inputs:
     return {"input_ids": tokens()}
 
 
-def _image() -> Inputs:
+def image() -> Inputs:
     return {"pixel_values": torch.randn(2, 3, IMAGE, IMAGE)}
 
 
-def _of(name: str, config: str, inputs: Callable[[], Inputs] = _text, **settings: Any) -> Entry:
+def of(name: str, config: str, inputs: Callable[[], Inputs] = text, **settings: Any) -> Entry:
     return Entry(lambda: getattr(hf, name)(getattr(hf, config)(**settings)), inputs)
 
 
@@ -65,7 +68,7 @@ def _whisper() -> nn.Module:
         encoder_ffn_dim=256,
         max_source_positions=50,
         decoder_start_token_id=1,
-        **_TOKENS,
+        **TOKENS,
     )
     return hf.WhisperModel(config).get_encoder()
 
@@ -82,53 +85,55 @@ def _mamba_hybrid() -> nn.Module:
         mamba_n_groups=1,
         mamba_expand=2,
         mamba_chunk_size=16,
-        **_DECODER,
+        **DECODER,
     )
     return hf.GraniteMoeHybridForCausalLM(config)
 
 
 CAUSAL: dict[str, Entry] = {
-    "granite": _of("GraniteForCausalLM", "GraniteConfig", **_DECODER),
-    "llama": _of("LlamaForCausalLM", "LlamaConfig", **_DECODER),
-    "qwen3": _of("Qwen3ForCausalLM", "Qwen3Config", head_dim=32, **_DECODER),
-    "mistral": _of("MistralForCausalLM", "MistralConfig", **_DECODER),
-    "phi3": _of("Phi3ForCausalLM", "Phi3Config", **_DECODER),
-    "gemma2": _of("Gemma2ForCausalLM", "Gemma2Config", head_dim=32, **_DECODER),
-    "gemma3": _of("Gemma3ForCausalLM", "Gemma3TextConfig", head_dim=32, **_DECODER),
-    "gpt2": _of(
+    "granite": of("GraniteForCausalLM", "GraniteConfig", **DECODER),
+    "llama": of("LlamaForCausalLM", "LlamaConfig", **DECODER),
+    "qwen3": of("Qwen3ForCausalLM", "Qwen3Config", head_dim=32, **DECODER),
+    "mistral": of("MistralForCausalLM", "MistralConfig", **DECODER),
+    "phi3": of("Phi3ForCausalLM", "Phi3Config", **DECODER),
+    "gemma2": of("Gemma2ForCausalLM", "Gemma2Config", head_dim=32, **DECODER),
+    "gemma3": of("Gemma3ForCausalLM", "Gemma3TextConfig", head_dim=32, **DECODER),
+    "gpt2": of(
         "GPT2LMHeadModel",
         "GPT2Config",
         vocab_size=VOCABULARY,
         n_embd=128,
         n_layer=2,
         n_head=4,
-        **_TOKENS,
+        **TOKENS,
     ),
-    "olmo2": _of("Olmo2ForCausalLM", "Olmo2Config", **_DECODER),
-    "gpt-oss": _of(
+    "olmo2": of("Olmo2ForCausalLM", "Olmo2Config", **DECODER),
+    "gpt-oss": of(
         "GptOssForCausalLM",
         "GptOssConfig",
         head_dim=32,
         num_local_experts=4,
         num_experts_per_tok=2,
-        **_DECODER,
+        **DECODER,
     ),
-    "granite-4 hybrid": Entry(_mamba_hybrid, _text),
+    "granite-4 hybrid": Entry(_mamba_hybrid, text),
 }
 
+NAMED = ("granite", "llama", "qwen3")  # for tests that would be slow with all
+
 OTHERS: dict[str, Entry] = {
-    "bert": _of("BertModel", "BertConfig", **_SIZES),
-    "roberta": _of("RobertaModel", "RobertaConfig", **_SIZES),
-    "mpnet": _of("MPNetModel", "MPNetConfig", **_SIZES),
-    "modernbert": _of(
+    "bert": of("BertModel", "BertConfig", **SIZES),
+    "roberta": of("RobertaModel", "RobertaConfig", **SIZES),
+    "mpnet": of("MPNetModel", "MPNetConfig", **SIZES),
+    "modernbert": of(
         "ModernBertModel",
         "ModernBertConfig",
         cls_token_id=1,
         sep_token_id=2,
-        **_SIZES,
-        **_TOKENS,
+        **SIZES,
+        **TOKENS,
     ),
-    "distilbert": _of(
+    "distilbert": of(
         "DistilBertModel",
         "DistilBertConfig",
         vocab_size=VOCABULARY,
@@ -137,10 +142,10 @@ OTHERS: dict[str, Entry] = {
         n_heads=4,
         hidden_dim=256,
     ),
-    "t5": _of(
+    "t5": of(
         "T5Model",
         "T5Config",
-        lambda: {**_text(), "decoder_input_ids": tokens(9)},
+        lambda: {**text(), "decoder_input_ids": tokens(9)},
         vocab_size=VOCABULARY,
         d_model=128,
         d_kv=32,
@@ -148,13 +153,13 @@ OTHERS: dict[str, Entry] = {
         num_layers=2,
         num_heads=4,
     ),
-    "vit": _of("ViTModel", "ViTConfig", _image, **_VISION),
-    "clip": _of(
+    "vit": of("ViTModel", "ViTConfig", image, **VISION),
+    "clip": of(
         "CLIPModel",
         "CLIPConfig",
-        lambda: {**_text(), **_image()},
-        text_config={**_SIZES, **_TOKENS, "max_position_embeddings": 32},
-        vision_config=_VISION,
+        lambda: {**text(), **image()},
+        text_config={**SIZES, **TOKENS, "max_position_embeddings": 32},
+        vision_config=VISION,
     ),
     "whisper encoder": Entry(_whisper, lambda: {"input_features": torch.randn(2, 80, 100)}),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -48,6 +49,47 @@ def run_monitor(monkeypatch, path):
         monitor.main()
 
     return run
+
+
+@pytest.fixture
+def run_models(monkeypatch, path):
+    pytest.importorskip("transformers", reason="an extra: pip install torch-spyre[models]")
+    for name in ("SPYRE_CARD_THREADS", "OMP_NUM_THREADS", "HF_HUB_OFFLINE"):
+        monkeypatch.setenv(name, "1")  # as it was afterwards: the benchmark sets them
+    import models
+
+    def run(card: float) -> None:
+        seconds = {"fp16": 1.0, "bf16": 0.1, "fp32": 2.0}
+
+        def row(case: models.Case, target: float, *others: float) -> list[object]:
+            return [case.name, 1e3 * card, *models.verdict(card, seconds, target), *others]
+
+        def forward_row(case: models.Case, _: int) -> list[object]:
+            return row(case, models.FORWARD_TARGET, 0.1, 1.0)
+
+        def token_rows(case: models.Case, _: int) -> list[list[object]]:
+            return [row(case, models.TOKEN_TARGET, 0.1)]
+
+        monkeypatch.setattr(models, "forward_row", forward_row)
+        monkeypatch.setattr(models, "token_rows", token_rows)
+        for name in ("set_num_threads", "set_grad_enabled"):
+            monkeypatch.setattr(torch, name, lambda _: None)
+        models.main()
+
+    return run
+
+
+def test_models_within_their_targets_pass(run_models, capsys):
+    run_models(card=1.0)
+    assert "All targets met." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("card", "missed"), [(1.1, ("BERT",)), (1.6, ("BERT", "Llama"))])
+def test_models_that_are_slower_fail(run_models, capsys, card, missed):
+    with pytest.raises(SystemExit, match="slower than they may be"):
+        run_models(card)
+    (remark,) = [line for line in capsys.readouterr().out.splitlines() if "Missed:" in line]
+    assert [name for name in ("BERT", "Llama") if name in remark] == list(missed)
 
 
 def test_a_profiler_within_its_targets_passes(run_profiling, capsys):

@@ -122,7 +122,7 @@ def _compile(
             inner_compile=_observed(
                 following_names(calling_what_has_no_loop(_plain_errors(compile_fx_inner))), number
             ),
-            config_patches={**patches, **_cacheable_functions()},
+            config_patches={**patches, **_cacheable_functions(), **_joint_graph_passes(patches)},
             **kwargs,
         )
     assert callable(compiled)
@@ -164,6 +164,18 @@ def _plain_errors(compile_inner: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return compile_plainly
+
+
+def _joint_graph_passes(patches: dict[str, Any]) -> dict[str, Any]:
+    """Ours come after those of a user."""
+    from torch._inductor import config as inductor_config
+    from torch._inductor.custom_graph_pass import get_custom_graph_passes
+
+    from .registration import SpyreJointGraphPasses
+
+    name = "joint_custom_pre_pass"
+    others = get_custom_graph_passes(patches.get(name, getattr(inductor_config, name)))
+    return {name: [*others, SpyreJointGraphPasses()]}
 
 
 def _cacheable_functions() -> dict[str, dict[str, str]]:

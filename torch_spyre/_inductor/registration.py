@@ -13,7 +13,11 @@ from torch._inductor.codegen.common import (
     register_backend_for_device,
     register_device_op_overrides,
 )
-from torch._inductor.custom_graph_pass import CustomGraphModulePass, get_hash_for_files
+from torch._inductor.custom_graph_pass import (
+    CustomGraphModulePass,
+    CustomGraphPass,
+    get_hash_for_files,
+)
 
 from torch_spyre import _C, logging_config
 from torch_spyre.backend import cache
@@ -134,6 +138,16 @@ class SpyreGraphPasses(CustomGraphModulePass):
 
     def __call__(self, gm: torch.fx.GraphModule) -> None:
         fx_passes.run(gm)
+
+    def uuid(self) -> Any:
+        return source_hash()
+
+
+class SpyreJointGraphPasses(CustomGraphPass):
+    """Those that come before a graph is parted into forward and backward."""
+
+    def __call__(self, graph: torch.fx.Graph) -> None:
+        fx_passes.run_before_partition(graph)
 
     def uuid(self) -> Any:
         return source_hash()

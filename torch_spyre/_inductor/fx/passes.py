@@ -14,6 +14,7 @@ from torch_spyre.constants import DEVICE_NAME
 from ..dim_names import size_of
 from ..lengths import is_own_length
 from . import custom_ops  # noqa: F401  defines torch.ops.spyre
+from .pairs import complex_as_pairs
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -39,8 +40,14 @@ _WAIT = "_c10d_functional.wait_tensor.default"  # a name: PyTorch may be built w
 _COPIES = {prims.device_put.default, aten.copy.default, aten.copy_.default}  # from any device
 
 
+def run_before_partition(graph: torch.fx.Graph) -> None:
+    """What must be seen by the one who decides what a backward graph gets of a forward one."""
+    complex_as_pairs(graph)
+    graph.lint()
+
+
 def run(gm: torch.fx.GraphModule) -> None:
-    """All passes, in order."""
+    """All other passes, in order."""
     for pass_ in PASSES:
         pass_(gm)
     gm.graph.lint()
