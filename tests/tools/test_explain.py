@@ -49,6 +49,29 @@ class Model(nn.Module):
         return torch.sort(y).values, values * 2
 
 
+class Elapsed(nn.Module):
+    """A model between events of its own: those of its last call stay."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        self.events = [torch.spyre.Event(enable_timing=True) for _ in range(2)]
+
+    @torch.compiler.disable
+    def record(self, place):
+        self.events[place].record()
+
+    def forward(self, x):
+        self.record(0)
+        result = self.model(x)
+        self.record(1)
+        return result
+
+    def nanoseconds(self):
+        start, end = self.events
+        return round(start.elapsed_time(end) * 1e6)
+
+
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)
@@ -130,6 +153,36 @@ def test_the_cost_report_of_the_same_compile_agrees(model, x, capsys):
     calls = [call for graph in explanation.graphs for call in graph.calls]
     kernels = [explanation.kernels[call.kernel] for call in calls if call.kernel is not None]
     assert [round(float(time) * 1000) for time in times] == [k.duration for k in kernels]
+
+
+def test_profiler_events_cost_report_and_explanation_agree_about_one_run(x, capsys):
+    model = Elapsed(Model().half().to("spyre").requires_grad_(False))
+    activities = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
+    with config.patch(dump_cost=True), profile(activities=activities) as profiler:
+        explanation = torch_spyre.explain(model, x)
+
+    # The call that is measured is the last one: the profiler's last events are its launches.
+    events = profiler.profiler.kineto_results.events()
+    on_card = torch.autograd.DeviceType.PrivateUse1
+    profiled = [event.duration_ns() for event in events if event.device_type() == on_card]
+    profiled = profiled[-len(explanation.launches) :]
+
+    times = re.findall(r"^kernel_\d+ +\d+ +([\d.]+)", capsys.readouterr().err, re.MULTILINE)
+    reported = iter(round(float(time) * 1000) for time in times)  # of calls of graphs, in order
+    of_call = {
+        (g, place): next(reported)
+        for g, graph in enumerate(explanation.graphs)
+        for place, call in enumerate(graph.calls)
+        if call.kernel is not None
+    }
+    assert not list(reported)
+
+    launches = list(zip(explanation.launches, profiled, strict=True))
+    compiled = [(launch, ns) for launch, ns in launches if launch.call in of_call]
+    assert 1 < len(compiled) < len(launches)  # some of it was not compiled
+    assert all(launch.duration == ns == of_call[launch.call] for launch, ns in compiled)
+    assert all(launch.duration == ns for launch, ns in launches)
+    assert model.nanoseconds() == sum(profiled) == explanation.duration
 
 
 # ---- Graphs -------------------------------------------------------------------------------------
