@@ -48,7 +48,7 @@ def test_the_timeline_shows_what_bounds_the_card_in_proportion_to_its_time(shown
 def test_exchanges_with_other_cards_have_a_colour_and_are_no_work_of_the_cores(shown):
     plain = shown(SMALL).page
     name, end = "spyreccl:all_reduce", SMALL.duration
-    exchange = Launch(name, "exchange", 0, 33, end, end // 4, 3 << 20, 2 << 20, None)
+    exchange = Launch(name, "exchange", 0, 33, end, end // 4, 3 << 20, 2 << 20, None, "link")
     opened = shown(msgspec.structs.replace(SMALL, launches=(*SMALL.launches, exchange)))
     page = opened.page
     assert {"link", "PCIe"} <= set(opened.colours("timeline-canvas"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import torch_spyre
+from tests.tools.explanations import small
 from torch_spyre.tools.cli import main
 from torch_spyre.tools.explain.document import Break, Source, decode, encode
 from torch_spyre.tools.explain.figures import grouped, pattern, roofline, work_of
@@ -71,7 +73,24 @@ def test_the_times_of_layers_are_those_of_the_kernels(explained):
     rows = grouped(work, lambda done: done.layer)
     assert {row.key for row in rows} == {"0", "1", "2", "3"}
     assert sum(row.nanoseconds for row in rows) == explained.duration
-    assert [row.key for row in grouped(work, lambda done: pattern(done.layer))] == ["*"]
+    assert {pattern(row.example.layer) for row in rows} == {"0", "1", "2", "3"}
+
+
+def test_shares_of_all_tables_are_of_the_whole_call():
+    example = small()
+    work = list(work_of(example))
+    total = sum(launch.duration for launch in example.launches)
+    assert sum(done.nanoseconds for done in work) == total
+    assert {done.layer for done in work} >= {"(eager)", "(to card)", "(to host)"}
+    whole = msgspec.structs.replace(example, duration=total)
+    text = summary(whole, rows=None, width=200)
+    (eager,) = [launch for launch in whole.launches if launch.name == "aten::add.Tensor"]
+    share = f"{100 * eager.duration / whole.duration:.1f} %"
+    for title in ("What ran", "Modelled time per layer", "Operations that take longest"):
+        table = text.split(f"\n{title}\n")[1].split("\n\n")[0]
+        shares = re.findall(r"([\d.]+) %", table)
+        assert sum(map(float, shares)) == pytest.approx(100, abs=0.05 * len(shares))
+        assert any(share in line for line in table.splitlines() if "eager" in line), title
 
 
 def test_nothing_is_faster_than_its_roofline(explained):
