@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import msgspec
@@ -14,6 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 import torch_spyre
 from torch_spyre._inductor import config
 from torch_spyre._inductor.origins import layer_name
+from torch_spyre.device.diagnostics import environment
 from torch_spyre.tools.explain.document import Call, Graph, Source, decode, encode
 from torch_spyre.tools.explain.graphs import Window
 from torch_spyre.tools.explain.launches import Recording, launches_of
@@ -184,6 +186,17 @@ def test_profiler_events_cost_report_and_explanation_agree_about_one_run(x, caps
     assert all(launch.duration == ns == of_call[launch.call] for launch, ns in compiled)
     assert all(launch.duration == ns for launch, ns in launches)
     assert model.nanoseconds() == sum(profiled) == explanation.duration
+
+
+def test_settings_are_those_that_somebody_set(monkeypatch, tmp_path):
+    from torch._inductor.runtime import cache_dir_utils
+
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setattr(cache_dir_utils, "default_cache_dir", lambda: str(tmp_path))
+    assert cache_dir_utils.cache_dir() == os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
+    assert "TORCHINDUCTOR_CACHE_DIR" not in environment()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "mine"))
+    assert environment()["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "mine")
 
 
 # ---- Graphs -------------------------------------------------------------------------------------
