@@ -143,6 +143,19 @@ def test_graphs_breaks_and_fallbacks_are_listed_with_reasons_and_text(shown):
     assert "CPU: aten.linalg_qr" in text and "spyre_lm_head_1" in text
 
 
+def test_fallbacks_in_other_parts_of_the_script_are_told_apart(shown):
+    elsewhere = {"aten::linalg_inv_ex": 3}
+    opened = shown(
+        msgspec.structs.replace(SMALL, fallbacks={}, fallbacks_elsewhere=elsewhere),
+        address="#view=graphs",
+    )
+    head = opened.page.inner_text("#figures .figure:has(dt:text-is('On the CPU'))")
+    assert head.split("\n") == ["On the CPU", "0", "elsewhere in the script: aten::linalg_inv_ex"]
+    text = opened.page.inner_text("#graphs")
+    assert "Nothing of this call ran on the CPU" in text
+    assert "aten::linalg_inv_ex" in text.split("On the CPU elsewhere in the script")[1]
+
+
 def test_every_step_is_on_the_roofline_and_none_above_it(shown):
     opened = shown(SMALL, address="#view=roofline")
     hits = opened.page.evaluate(

@@ -168,6 +168,7 @@ class Explanation(msgspec.Struct, frozen=True):
     fallbacks: dict[str, int]  # operations that ran on the CPU in that call
     kernels: tuple[Kernel, ...]
     launches: tuple[Launch, ...]
+    fallbacks_elsewhere: dict[str, int] = {}  # only in other parts of the script
 
     def __str__(self) -> str:
         from .text import summary

@@ -66,6 +66,9 @@ def _head(explanation: Explanation) -> Text:
         f"{_plural(sum(explanation.fallbacks.values()), 'CPU fallback')}",
         style="not bold",
     )
+    if explanation.fallbacks_elsewhere:
+        names = ", ".join(f"{name} ×{n}" for name, n in explanation.fallbacks_elsewhere.items())
+        text.append(f"\nOn the CPU elsewhere in the script: {names}", style="not bold yellow")
     return text
 
 
