@@ -10,7 +10,8 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib import metadata
 from itertools import islice
 
 from spyre_smi import display
@@ -34,15 +35,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.count is not None and options.mode != "dmon":
         parser.error("-c counts the samples of dmon")
+    if sys.stdout is None:
+        return _refuse("can't print: standard output is closed")
     try:
         return _dmon(options) if options.mode == "dmon" else _table(options)
+    except _NoCardsError as error:
+        return _refuse(f"can't look for cards: {error}")
     except BrokenPipeError:  # `spyre-smi dmon | head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_no_more()
         return DONE
     except KeyboardInterrupt:  # how people end dmon
         return DONE
     except OSError as error:
-        return _refuse(f"can't look for cards: {error}")
+        _print_no_more()
+        return _refuse(f"can't print: {error.strerror}")
+
+
+class _NoCardsError(Exception):
+    """The place where processes publish can't be read."""
+
+
+def _print_no_more() -> None:
+    """What is left in the buffer must not fail once more when the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -52,6 +67,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    version = f"{_name()} (torch-spyre) {metadata.version('torch-spyre')}"
+    parser.add_argument("--version", action="version", version=version)
     parser.add_argument("mode", nargs="?", choices=["dmon"], help="sample again and again")
     parser.add_argument(
         "-d",
@@ -93,8 +110,16 @@ def _positive(text: str) -> int:
     raise argparse.ArgumentTypeError(f"{text} is not a number of samples: at least 1")
 
 
+def _taken(options: argparse.Namespace, delay: float) -> Iterator[Sample]:
+    """Samples; what goes wrong while they are taken is told from what goes wrong with printing."""
+    try:
+        yield from samples(options.delay or delay, options.card or (), options.pid or ())
+    except OSError as error:
+        raise _NoCardsError(error) from None
+
+
 def _table(options: argparse.Namespace) -> int:
-    sample = next(samples(options.delay or TABLE_WINDOW, options.card or (), options.pid or ()))
+    sample = next(_taken(options, TABLE_WINDOW))
     if not sample.rows and (options.card or options.pid):
         return _refuse("no process with a Spyre card open fits --card and --pid")
     if options.json:
@@ -106,11 +131,9 @@ def _table(options: argparse.Namespace) -> int:
 
 
 def _dmon(options: argparse.Namespace) -> int:
-    taken = samples(options.delay or DMON_DELAY, options.card or (), options.pid or ())
-    if not options.json:
-        display.print_headings()
-    for sample in islice(taken, options.count):
-        _print_json_line(sample) if options.json else display.print_lines(sample)
+    print_sample = _print_json_line if options.json else display.Lines().show
+    for sample in islice(_taken(options, DMON_DELAY), options.count):
+        print_sample(sample)
     return DONE
 
 

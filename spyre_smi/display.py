@@ -5,6 +5,7 @@ A dash stands where nothing was launched: there is no time to have a share of.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -121,15 +122,31 @@ _COLUMNS = (
 )
 
 
-def print_headings() -> None:
-    """The columns of `dmon` and their units; `#` keeps them out of what reads the lines."""
+class Lines:
+    """The lines of `dmon`. On a terminal the headings come again before they are out of sight."""
+
+    def __init__(self) -> None:
+        self._below = 0  # lines since the headings
+        _print_headings()
+        print(f"# {NOTE}", flush=True)
+
+    def show(self, sample: Sample) -> None:
+        count = max(1, len(sample.rows))
+        if sys.stdout.isatty() and self._below + count > shutil.get_terminal_size().lines - 4:
+            _print_headings()
+            self._below = 0
+        _print_lines(sample)
+        self._below += count
+
+
+def _print_headings() -> None:
+    """The columns and their units; `#` keeps them out of what reads the lines."""
     for part in (0, 1):
         cells = (str(column[part]).rjust(column[2]) for column in _COLUMNS)
         print("# " + " ".join(cells))
-    print(f"# {NOTE}", flush=True)
 
 
-def print_lines(sample: Sample) -> None:
+def _print_lines(sample: Sample) -> None:
     """A line per card: what it did since the last one."""
     moment = _clock_time(sample.time, "%H:%M:%S")
     if not sample.rows:

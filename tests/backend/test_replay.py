@@ -231,6 +231,16 @@ def test_what_is_wrong_with_the_options_is_said_in_one_line(directory, capsys, o
     check_is_one_line(capsys.readouterr().err, message)
 
 
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [("/dev/full", "No space left on device"), ("&-", "standard output is closed")],
+)
+def test_output_that_can_t_be_written_is_one_line(directory, target, problem):
+    command = f"{sys.executable} -m torch_spyre.tools.cli run {directory} >{target}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, f"spyre run: can't print: {problem}\n")
+
+
 def check_is_one_line(printed: str, message: str) -> None:
     assert printed.startswith("spyre run: ") and message in printed and printed.count("\n") == 1
 

@@ -74,6 +74,65 @@ def test_compiled_kernels_have_their_modelled_time(x: torch.Tensor) -> None:
     assert "softmax" in name
 
 
+def test_without_kineto_ranges_have_the_time_between_the_cards_events(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    x = torch.rand(1024, 1024, dtype=torch.float16).to("spyre")
+
+    def work() -> None:
+        for _ in range(3):
+            torch.softmax(x * 2, -1)
+
+    work()
+    start, end = (torch.spyre.Event(enable_timing=True) for _ in range(2))
+    with torch.autograd.profiler.profile(use_device="spyre") as prof:
+        with record_function("mine"):
+            start.record()
+            work()
+            end.record()
+        torch.ones(8) + 1  # the card has nothing to do with it
+    found = {event.key: event for event in prof.key_averages()}
+    elapsed = round(start.elapsed_time(end) * 1e3, 3)  # microseconds
+    parts = [found[key].self_device_time_total for key in ("aten::mul", "aten::_softmax")]
+    assert found["mine"].device_time_total == int(elapsed)
+    assert 0 < elapsed - sum(parts) < 6  # each of six calls loses less than a microsecond
+    assert found["aten::add"].device_time_total == 0
+    assert "not enabled" not in capfd.readouterr().err
+
+
+def test_without_kineto_a_stream_of_its_own_is_timed(x: torch.Tensor) -> None:
+    stream = torch.spyre.Stream()
+    start, end = (torch.spyre.Event(enable_timing=True) for _ in range(2))
+    with torch.spyre.stream(stream):
+        torch.softmax(x, -1)
+        with torch.autograd.profiler.profile(use_device="spyre") as prof:
+            start.record()
+            torch.softmax(x, -1)
+            end.record()
+    (found,) = [event for event in prof.key_averages() if event.key == "aten::_softmax"]
+    assert found.device_time_total == int(round(start.elapsed_time(end) * 1e3, 3)) > 0
+
+
+def test_without_kineto_a_range_that_changes_the_device_has_the_time_of_its_parts(
+    check_python: Callable[..., Any],
+) -> None:
+    script = """
+import torch
+from torch.autograd.profiler import profile, record_function
+
+x = torch.rand(1024, 1024, dtype=torch.float16).to("spyre:1")
+torch.softmax(x, -1)
+with profile(use_device="spyre") as prof:
+    with record_function("change"):
+        torch.spyre.set_device(1)
+        torch.softmax(x, -1)
+times = {event.key: event.device_time_total for event in prof.key_averages()}
+print(times["change"] == times["aten::_softmax"] > 0)
+"""
+    done = check_python(script, AIU_WORLD_SIZE="2")
+    assert done.stdout == "True\n" and "clocks are independent" not in done.stderr
+
+
 def test_work_starts_when_it_is_launched_or_when_the_work_before_has_ended(
     x: torch.Tensor, trace: Callable[[profile], Events]
 ) -> None:

@@ -313,8 +313,13 @@ class Clock:
         self._add(kernel.name, "kernel", queue, kernel.duration, read, written, call)
 
     def other(self, name: str, kind: str, nbytes: int, queue: int = 0) -> None:
-        moved = (nbytes, nbytes) if kind == "kernel" else (nbytes, 0)
-        self._add(name, kind, queue, math.ceil(nbytes / 24) + 1500, *moved, None)
+        duration = math.ceil(nbytes / 24) + 1500
+        if kind != "kernel":
+            self._add(name, kind, queue, duration, nbytes, 0, None, bound="PCIe")
+            return
+        units = Units(*map(float, (0, duration / 8, duration, duration / 4, 0)))
+        more = {"bound": "LPDDR5", "cores": CARD.cores // 2, "units": units}
+        self._add(name, kind, queue, duration, nbytes, nbytes, None, **more)
 
     def _add(
         self,
@@ -325,8 +330,9 @@ class Clock:
         read: int,
         written: int,
         call: tuple[int, int] | None,
+        **more: object,
     ) -> None:
-        launch = Launch(name, kind, 0, queue, self.now, duration, read, written, call)
+        launch = Launch(name, kind, 0, queue, self.now, duration, read, written, call, **more)
         self.launches.append(launch)
         self.now += duration + 400  # until the host has asked for the next one
 

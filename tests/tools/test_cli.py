@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import torch_spyre
 from torch_spyre.tools.cli import main
 
 
@@ -33,6 +34,13 @@ def test_a_number_that_is_none_is_called_so(capsys):
         assert end.value.code == 2
         message = capsys.readouterr().err.splitlines()[-1]
         assert message.endswith(f"argument --top: {given} is not a number of at least 1")
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"spyre (torch-spyre) {torch_spyre.__version__}\n"
 
 
 def test_spyre_lists_its_commands(capsys):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -13,6 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 import torch_spyre
 from torch_spyre._inductor import config
 from torch_spyre._inductor.origins import layer_name
+from torch_spyre.device.diagnostics import environment
 from torch_spyre.tools.explain.document import Call, Graph, Source, decode, encode
 from torch_spyre.tools.explain.graphs import Window
 from torch_spyre.tools.explain.launches import Recording, launches_of
@@ -47,6 +50,29 @@ class Model(nn.Module):
         y = self.head(x)
         values = torch.linalg.svdvals(y.float())
         return torch.sort(y).values, values * 2
+
+
+class Elapsed(nn.Module):
+    """A model between events of its own: those of its last call stay."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        self.events = [torch.spyre.Event(enable_timing=True) for _ in range(2)]
+
+    @torch.compiler.disable
+    def record(self, place):
+        self.events[place].record()
+
+    def forward(self, x):
+        self.record(0)
+        result = self.model(x)
+        self.record(1)
+        return result
+
+    def nanoseconds(self):
+        start, end = self.events
+        return round(start.elapsed_time(end) * 1e6)
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +158,47 @@ def test_the_cost_report_of_the_same_compile_agrees(model, x, capsys):
     assert [round(float(time) * 1000) for time in times] == [k.duration for k in kernels]
 
 
+def test_profiler_events_cost_report_and_explanation_agree_about_one_run(x, capsys):
+    model = Elapsed(Model().half().to("spyre").requires_grad_(False))
+    activities = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
+    with config.patch(dump_cost=True), profile(activities=activities) as profiler:
+        explanation = torch_spyre.explain(model, x)
+
+    # The call that is measured is the last one: the profiler's last events are its launches.
+    events = profiler.profiler.kineto_results.events()
+    on_card = torch.autograd.DeviceType.PrivateUse1
+    profiled = [event.duration_ns() for event in events if event.device_type() == on_card]
+    profiled = profiled[-len(explanation.launches) :]
+
+    times = re.findall(r"^kernel_\d+ +\d+ +([\d.]+)", capsys.readouterr().err, re.MULTILINE)
+    reported = iter(round(float(time) * 1000) for time in times)  # of calls of graphs, in order
+    of_call = {
+        (g, place): next(reported)
+        for g, graph in enumerate(explanation.graphs)
+        for place, call in enumerate(graph.calls)
+        if call.kernel is not None
+    }
+    assert not list(reported)
+
+    launches = list(zip(explanation.launches, profiled, strict=True))
+    compiled = [(launch, ns) for launch, ns in launches if launch.call in of_call]
+    assert 1 < len(compiled) < len(launches)  # some of it was not compiled
+    assert all(launch.duration == ns == of_call[launch.call] for launch, ns in compiled)
+    assert all(launch.duration == ns for launch, ns in launches)
+    assert model.nanoseconds() == sum(profiled) == explanation.duration
+
+
+def test_settings_are_those_that_somebody_set(monkeypatch, tmp_path):
+    from torch._inductor.runtime import cache_dir_utils
+
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setattr(cache_dir_utils, "default_cache_dir", lambda: str(tmp_path))
+    assert cache_dir_utils.cache_dir() == os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
+    assert "TORCHINDUCTOR_CACHE_DIR" not in environment()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "mine"))
+    assert environment()["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "mine")
+
+
 # ---- Graphs -------------------------------------------------------------------------------------
 
 
@@ -171,6 +238,23 @@ def test_operations_of_the_cpu_and_eager_ones_have_their_places(explained):
     (sort,) = [i for i, call in enumerate(calls) if call.what == "aten.sort.default"]
     eager = [launch.name for launch in explained.launches if launch.call == (1, sort)]
     assert eager and set(eager) == {"aten::sort"}
+    assert calls[sort].source.code == "return torch.sort(y).values, values * 2"
+
+
+def test_launches_that_are_no_compiled_kernels_say_what_they_cost(explained):
+    sorts = [launch for launch in explained.launches if launch.name == "aten::sort"]
+    assert sorts
+    for launch in sorts:
+        assert launch.cores > 0
+        busy = msgspec.structs.asdict(launch.units)
+        assert 0 < max(busy.values()) <= launch.duration
+        assert busy["memory" if launch.bound == "LPDDR5" else launch.bound.lower()] == max(
+            busy.values()
+        )
+    transfers = [launch for launch in explained.launches if launch.kind in ("to host", "to card")]
+    assert {(launch.bound, launch.cores, launch.units) for launch in transfers} == {
+        ("PCIe", 0, None)
+    }
 
 
 def test_exchanges_belong_to_collectives_and_to_nothing_else():
@@ -365,7 +449,7 @@ def test_a_document_comes_back_as_it_was(explained):
         (lambda data: data[: len(data) // 2], "truncated"),
         (lambda _: b'{"traceEvents": []}', "version"),
         (lambda _: b"\xff\xfe", "no explanation"),
-        (lambda data: data.replace(b'"version":1', b'"version":99'), "version 99"),
+        (lambda data: data.replace(b'"version":', b'"version":99'), "version 99"),
         (lambda data: data.replace(b'"writes":', b'"writes":9'), "a step's tensor is 9"),
         (lambda data: data.replace(b'"bytes_per_ns":150', b'"bytes_per_ns":0'), "without"),
     ],

@@ -48,7 +48,7 @@ def test_the_timeline_shows_what_bounds_the_card_in_proportion_to_its_time(shown
 def test_exchanges_with_other_cards_have_a_colour_and_are_no_work_of_the_cores(shown):
     plain = shown(SMALL).page
     name, end = "spyreccl:all_reduce", SMALL.duration
-    exchange = Launch(name, "exchange", 0, 33, end, end // 4, 3 << 20, 2 << 20, None)
+    exchange = Launch(name, "exchange", 0, 33, end, end // 4, 3 << 20, 2 << 20, None, "link")
     opened = shown(msgspec.structs.replace(SMALL, launches=(*SMALL.launches, exchange)))
     page = opened.page
     assert {"link", "PCIe"} <= set(opened.colours("timeline-canvas"))
@@ -141,6 +141,19 @@ def test_graphs_breaks_and_fallbacks_are_listed_with_reasons_and_text(shown):
     text = opened.page.inner_text("details.graph >> nth=0")
     assert "call_function[target=torch.ops.aten.mm.default]" in text
     assert "CPU: aten.linalg_qr" in text and "spyre_lm_head_1" in text
+
+
+def test_fallbacks_in_other_parts_of_the_script_are_told_apart(shown):
+    elsewhere = {"aten::linalg_inv_ex": 3}
+    opened = shown(
+        msgspec.structs.replace(SMALL, fallbacks={}, fallbacks_elsewhere=elsewhere),
+        address="#view=graphs",
+    )
+    head = opened.page.inner_text("#figures .figure:has(dt:text-is('On the CPU'))")
+    assert head.split("\n") == ["On the CPU", "0", "elsewhere in the script: aten::linalg_inv_ex"]
+    text = opened.page.inner_text("#graphs")
+    assert "Nothing of this call ran on the CPU" in text
+    assert "aten::linalg_inv_ex" in text.split("On the CPU elsewhere in the script")[1]
 
 
 def test_every_step_is_on_the_roofline_and_none_above_it(shown):

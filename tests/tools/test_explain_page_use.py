@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 
+import msgspec
 import pytest
 
 from tests.tools import explanations
 from tests.tools.browser import Opened
 from tests.tools.explanations import place_of
-from torch_spyre.tools.explain.document import Step
+from torch_spyre.tools.explain.document import Source, Step
 
 SMALL = explanations.small()
 LAYER = SMALL.kernels[0]
@@ -118,6 +119,44 @@ def test_search_finds_by_operation_layer_line_and_tensor(shown, query, matches):
     count = occurrences(matches)
     assert count > 0
     assert opened.page.inner_text("#result-count").split()[0] == str(count)
+
+
+def test_an_operation_is_not_found_by_another_that_its_kernel_is_named_after(shown):
+    kernels = [msgspec.structs.replace(LAYER, name="spyre_mm_gelu_0"), *SMALL.kernels[1:]]
+    opened = shown(msgspec.structs.replace(SMALL, kernels=tuple(kernels)))
+    opened.page.fill("#search", "gelu")
+    assert opened.page.inner_text("#result-count").split()[0] == "0"
+    opened.page.fill("#search", "spyre_mm_gelu_0")  # a kernel is found by its full name
+    count = occurrences(lambda step, _: step in LAYER.steps)
+    assert opened.page.inner_text("#result-count").split()[0] == str(count)
+
+
+def test_an_eager_operation_of_a_graph_has_its_line_its_cores_and_its_units(shown):
+    source = Source("granite/modeling.py", 402, "forward", "torch.sort(logits)", layer="lm_head")
+    graph, place = SMALL.graphs[1], 1
+    assert graph.calls[place].what == "aten.sort"
+    calls = list(graph.calls)
+    calls[place] = msgspec.structs.replace(calls[place], source=source)
+    graphs = SMALL.graphs[0], msgspec.structs.replace(graph, calls=tuple(calls))
+    launches = [
+        msgspec.structs.replace(launch, name="aten::sort", call=(1, place))
+        if launch.kind == "kernel" and launch.call is None
+        else launch
+        for launch in SMALL.launches
+    ]
+    (number,) = [i for i, launch in enumerate(launches) if launch.name == "aten::sort"]
+    opened = shown(msgspec.structs.replace(SMALL, graphs=graphs, launches=tuple(launches)))
+    page = opened.page
+    band = "explainPage.timeline.bands.find((band) => band.kind === 'cores')"
+    assert "aten::sort" in page.evaluate(f"{band}.items.map((op) => op.name)")
+    page.evaluate(f"explainPage.selectLaunch(explainPage.model.launches[{number}])")
+    opened.settle()
+    text = page.inner_text("#details")
+    assert "torch.sort(logits)" in text and "modeling.py:402" in text
+    assert "16 of 32" in text and "bound by LPDDR5" in text
+    assert page.inner_text("#details .units .bounding").startswith("LPDDR5")
+    page.fill("#search", "torch.sort")
+    assert page.inner_text("#result-count").split()[0] == "1"
 
 
 def test_enter_jumps_to_what_was_found(shown):

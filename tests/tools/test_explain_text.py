@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import torch_spyre
+from tests.tools.explanations import small
 from torch_spyre.tools.cli import main
 from torch_spyre.tools.explain.document import Break, Source, decode, encode
 from torch_spyre.tools.explain.figures import grouped, pattern, roofline, work_of
@@ -71,7 +73,24 @@ def test_the_times_of_layers_are_those_of_the_kernels(explained):
     rows = grouped(work, lambda done: done.layer)
     assert {row.key for row in rows} == {"0", "1", "2", "3"}
     assert sum(row.nanoseconds for row in rows) == explained.duration
-    assert [row.key for row in grouped(work, lambda done: pattern(done.layer))] == ["*"]
+    assert {pattern(row.example.layer) for row in rows} == {"0", "1", "2", "3"}
+
+
+def test_shares_of_all_tables_are_of_the_whole_call():
+    example = small()
+    work = list(work_of(example))
+    total = sum(launch.duration for launch in example.launches)
+    assert sum(done.nanoseconds for done in work) == total
+    assert {done.layer for done in work} >= {"(eager)", "(to card)", "(to host)"}
+    whole = msgspec.structs.replace(example, duration=total)
+    text = summary(whole, rows=None, width=200)
+    (eager,) = [launch for launch in whole.launches if launch.name == "aten::add.Tensor"]
+    share = f"{100 * eager.duration / whole.duration:.1f} %"
+    for title in ("What ran", "Modelled time per layer", "Operations that take longest"):
+        table = text.split(f"\n{title}\n")[1].split("\n\n")[0]
+        shares = re.findall(r"([\d.]+) %", table)
+        assert sum(map(float, shares)) == pytest.approx(100, abs=0.05 * len(shares))
+        assert any(share in line for line in table.splitlines() if "eager" in line), title
 
 
 def test_nothing_is_faster_than_its_roofline(explained):
@@ -139,7 +158,16 @@ def test_a_call_in_which_things_are_compiled_costs_what_others_do(script):
     ("text", "message"),
     [
         ("def f():\n    raise KeyError('mine')\nf()\n", "raised KeyError"),
-        ("print(1)\n", "are the model and its inputs on the device"),
+        ("print(1)\n", "nothing was compiled: call torch.compile(model)"),
+        (
+            "import torch\ntorch.ones(4, device='spyre') + 1\n",
+            "nothing was compiled: call torch.compile(model)",
+        ),
+        ("import torch\ntorch.compile(lambda x: x)\n", "was never called"),
+        (
+            "import torch\ntorch.compile(lambda x: x + 1)(torch.ones(4))\n",
+            "are the model and its inputs on the device",
+        ),
         ("import sys\nsys.exit(3)\n", "ended with exit code 3"),
         ("this is no Python\n", "raised SyntaxError"),
     ],
@@ -201,6 +229,33 @@ def test_files_that_are_of_no_use_are_one_line(
     assert message in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize("option", ["--html", "--json"])
+def test_a_script_does_not_run_if_its_page_can_t_be_written(option, capsys, tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text("print('it ran')\n")
+    target = tmp_path / "no" / "where"
+    assert main(["explain", option, str(target), str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err == f"spyre explain: {target}: No such file or directory\n"
+    (tmp_path / "no").mkdir()
+    assert main(["explain", str(path), option, str(tmp_path / "no")]) == 2
+    assert "Is a directory" in capsys.readouterr().err
+
+
+def test_fallbacks_in_other_parts_of_a_script_are_told(capsys, tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import torch\n"
+        "x = torch.eye(64).to('spyre')\n"
+        "torch.linalg.inv(x)\n"
+        "torch.compile(lambda x: x + 1)(x)\n"
+    )
+    assert main(["explain", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].endswith("no CPU fallbacks")
+    assert lines[2] == "On the CPU elsewhere in the script: aten::linalg_inv_ex.inverse ×1"
+
+
 def shown_to(output, explained, tmp_path):
     """Runs `spyre explain` of a saved explanation, as a process of its own."""
     saved = tmp_path / "model.json"
@@ -214,6 +269,15 @@ def test_output_that_can_t_be_written_is_one_line(explained, tmp_path):
         done = shown_to(full, explained, tmp_path)
     assert done.returncode == 2
     assert done.stderr == "spyre explain: can't print: No space left on device\n"
+
+
+def test_closed_output_is_one_line(explained, tmp_path):
+    saved = tmp_path / "model.json"
+    saved.write_bytes(encode(explained))
+    command = f"{sys.executable} -m torch_spyre.tools.cli explain {saved} >&-"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    problem = "spyre explain: can't print: standard output is closed\n"
+    assert (done.returncode, done.stderr) == (2, problem)
 
 
 def test_who_reads_may_stop_early(explained, tmp_path):

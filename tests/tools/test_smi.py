@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
+import itertools
 import json
 import os
 import re
@@ -16,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from spyre_smi import cli, pages
+from spyre_smi import cli, display, pages
 from spyre_smi.figures import figures
 from spyre_smi.pages import Reading
-from spyre_smi.samples import samples
+from spyre_smi.samples import Sample, samples
 
 ROOT = Path(__file__).parents[2]
 
@@ -215,12 +217,48 @@ def test_a_reader_that_has_seen_enough_ends_it():
     assert done.stdout.startswith("#") and done.stderr == ""
 
 
+@pytest.mark.parametrize("mode", [(), ("dmon", "-c", "1"), ("--json",)], ids=" ".join)
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [("/dev/full", "No space left on device"), ("&-", "standard output is closed")],
+)
+def test_output_that_can_t_be_written_is_one_line(mode, target, problem):
+    command = " ".join([sys.executable, "-m", "spyre_smi", "-d", "0.01", *mode])
+    done = subprocess.run(f"{command} >{target}", shell=True, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, f"spyre-smi: can't print: {problem}\n")
+
+
+def test_dmon_says_its_columns_again_before_they_leave_a_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("LINES", "12")
+    monkeypatch.setenv("COLUMNS", "120")
+    for is_terminal in (True, False):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda found=is_terminal: found)
+        lines = display.Lines()
+        for _ in range(20):
+            lines.show(Sample(0.0, 1.0, []))
+        printed = capsys.readouterr().out.splitlines()
+        headings = [i for i, line in enumerate(printed) if "lpddr5" in line]
+        gaps = [after - before for before, after in itertools.pairwise(headings)]
+        assert len(headings) == (3 if is_terminal else 1)
+        assert all(gap <= 12 for gap in gaps)
+
+
 # ---- The command --------------------------------------------------------------------------------
 
 
 def test_the_command_does_not_need_pytorch():
     script = "import sys, spyre_smi.cli; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-P", "-c", script], check=True)
+
+
+@pytest.mark.parametrize("name", ["spyre-smi", "aiu-smi"])
+def test_the_version_is_that_of_the_package(name, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [name])
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert end.value.code == 0
+    version = importlib.metadata.version("torch-spyre")
+    assert capsys.readouterr().out == f"{name} (torch-spyre) {version}\n"
 
 
 def test_both_commands_are_installed():

@@ -26,7 +26,7 @@ def test_every_pass_has_a_time_and_the_size_of_the_graph():
     names = [stage.name for stage in found.stages]
     passes = [pass_.__name__ for pass_ in PASSES]
     assert [name for name in names if name in passes] == passes
-    assert names[:2] == ["Dynamo", "AOTAutograd"] and names[-2:] == [
+    assert names[:3] == ["Dynamo", "imports and set-up", "AOTAutograd"] and names[-2:] == [
         "back end, waited for",
         "everything else",
     ]

@@ -421,6 +421,13 @@ def test_output_that_can_t_be_written_is_one_line(write: Callable[[Any], Path]) 
     assert done.stderr == "spyre trace: can't print: No space left on device\n"
 
 
+def test_closed_output_is_one_line(write: Callable[[Any], Path]) -> None:
+    command = f"{sys.executable} -m torch_spyre.tools.trace {write(SMALL)} >&-"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    problem = "spyre trace: can't print: standard output is closed\n"
+    assert (done.returncode, done.stderr) == (2, problem)
+
+
 # ---- Real traces --------------------------------------------------------------------------------
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]

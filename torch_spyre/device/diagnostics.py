@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from typing import Any
 
 import torch
@@ -16,6 +17,17 @@ VARIABLES = (
     *("AIU_", "SPYRE_", "TORCH_SPYRE_", "FLEX_", "DXP_", "SENCORES", "LX_", "LOCAL_", "LAYOUT_"),
     *("TORCH_LOGS", "TORCH_COMPILE_", "TORCHINDUCTOR_"),
 )
+CACHE_DIR = "TORCHINDUCTOR_CACHE_DIR"
+
+
+def environment() -> dict[str, str]:
+    """The variables of the environment that matter here, as they were set from outside."""
+    found = {k: v for k, v in sorted(os.environ.items()) if k.startswith(VARIABLES)}
+    inductor = sys.modules.get("torch._inductor.runtime.cache_dir_utils")
+    # Inductor writes its own choice into the environment when it first asks for the folder.
+    if inductor and found.get(CACHE_DIR) == os.path.abspath(inductor.default_cache_dir()):
+        del found[CACHE_DIR]
+    return found
 
 
 def counters(device: Device = None) -> dict[str, Any]:
@@ -60,7 +72,7 @@ def state() -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "host": platform.platform(),
-        "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(VARIABLES)},
+        "environment": environment(),
         "device_count": _C.device_count(),
         "initialized": opened,
         "isa": _C._card.isa(),

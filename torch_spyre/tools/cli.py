@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch_spyre
 from torch_spyre.tools.explain.command import add_options as add_explain_options
 from torch_spyre.tools.explain.command import explain_file
+from torch_spyre.tools.output import is_terminal
 from torch_spyre.tools.trace import command as trace_command
 from torch_spyre.tools.units import bytes_text, time_text
 
@@ -29,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="spyre", description="Tools for the Spyre device.", epilog=EXIT_CODES
     )
+    version = f"spyre (torch-spyre) {torch_spyre.__version__}"
+    parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser(
         "run",
@@ -96,7 +100,10 @@ def run_bundle(options: argparse.Namespace) -> int:
         problem = f"{options.directory}/{error}"
     except (ReplayError, UncheckableError, RuntimeError, IndexError) as error:
         problem = str(error)
-    except (ValueError, OSError) as error:  # a setting that is none, a file that can't be read
+    except OSError as error:
+        is_output = error.strerror and error.filename is None  # files that are read have names
+        problem = f"can't print: {error.strerror}" if is_output else first_line(error)
+    except ValueError as error:  # a setting that is none
         problem = first_line(error)
     print(f"spyre run: {problem}", file=sys.stderr)
     return UNUSABLE
@@ -124,7 +131,7 @@ def _run(options: argparse.Namespace) -> int:
             f"--extents {list(extents)}: the kernel takes {len(largest)}, at most {list(largest)}"
         )
     run = replays.run_on_card(replay, images, extents, options.repeat)
-    console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
+    console = Console(width=None if is_terminal() else 100, highlight=False)
     print_run(console, options.directory, replay, run)
     if not options.check:
         return PASSED

@@ -110,7 +110,9 @@ _DYNAMO = "bytecode_tracing"
 _AOT = ("create_aot_dispatcher_function", "compile_fx.<locals>.bw_compiler")
 _INNER = "compile_fx_inner"
 _JOINT = "_recursive_joint_graph_passes"
-_GRAPH_PASSES = ("_recursive_pre_grad_passes", _JOINT, "_recursive_post_grad_passes")
+_PRE_GRAD = "_recursive_pre_grad_passes"
+_GRAPH_PASSES = (_PRE_GRAD, _JOINT, "_recursive_post_grad_passes")
+_SHAPES = "additional_fake_tensor_prop"
 _LOWERING = "GraphLowering.run"
 _CODEGEN = "GraphLowering.codegen"
 _LOADING = "PyCodeCache.load_by_key_path"
@@ -153,22 +155,27 @@ class _Clock(observe.Observer):
         end = time.perf_counter()
         runtime.settle()
         waited = time.perf_counter() - end
-        found = self._stages()
+        found = self._stages(end - self._start)
         other = end - self._start + self._dynamo - sum(stage.seconds for stage in found)
         found += [Stage("back end, waited for", waited), Stage("everything else", max(other, 0.0))]
         kept = sum(was_kept for _, was_kept in self._kernels)
         seconds = sum(seconds for seconds, _ in self._kernels)
         self._keep(CompileTime(tuple(found), len(self._kernels), kept, seconds))
 
-    def _stages(self) -> list[Stage]:
+    def _stages(self, seconds: float) -> list[Stage]:
+        """The stages of so many seconds that the back end of Dynamo took."""
         own = list(self._own.values())
         own_seconds = sum(stage.seconds for stage in own)
         inner, joint = self._spent(_INNER), self._spent(_JOINT)
         aot = sum(map(self._spent, _AOT))
+        # The first compile of a process imports most of Inductor before anything else.
+        setup = seconds - aot - self._spent(_PRE_GRAD)
         return [
             Stage("Dynamo", self._dynamo, None, self._nodes, "nodes"),
+            Stage("imports and set-up", max(setup, 0.0)),
             Stage("AOTAutograd", max(aot - inner - joint, 0.0)),
             Stage("graph passes", sum(map(self._spent, _GRAPH_PASSES))),
+            Stage("shapes", self._spent(_SHAPES)),
             Stage("lowering", self._spent(_LOWERING)),
             *own,
             Stage(

@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.h"
+#include "runtime/trace_metadata.h"
 
 namespace py = pybind11;
 
@@ -35,6 +36,12 @@ py::dict to_dict(const Activity& activity) {
   out["bytes_read"] = activity.bytes_read;
   out["bytes_written"] = activity.bytes_written;
   out["program"] = activity.program;
+  if (activity.figures) {  // of a kernel
+    const StepFigures all = sum_of(activity.figures->steps);
+    out["cores"] = activity.figures->cores;
+    out["macs"] = all.macs;
+    out["units"] = py::make_tuple(all.pt, all.sfp, all.memory, all.lx, all.ring);
+  }
   return out;
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 import platform
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,7 @@ from torch_spyre import _C
 from torch_spyre._inductor import backend
 from torch_spyre._inductor import config as compiler_config
 from torch_spyre._inductor.observe import observing
-from torch_spyre.device.diagnostics import VARIABLES
+from torch_spyre.device.diagnostics import environment
 
 from .document import VERSION, Card, Explanation
 from .dynamo import Dynamo
@@ -217,7 +216,7 @@ def _environment() -> dict[str, str]:
         "torch": str(torch.__version__),
         "python": platform.python_version(),
     }
-    found |= {k: v for k, v in sorted(os.environ.items()) if k.startswith(VARIABLES)}
+    found |= environment()
     defaults = compiler_config._config  # type: ignore[attr-defined]
     for name, entry in defaults.items():
         value = getattr(compiler_config, name)

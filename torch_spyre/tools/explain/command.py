@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import errno
 import io
+import os
 import sys
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_spyre.tools.output import write_out
+from torch_spyre.tools.output import is_terminal, write_out
 
 if TYPE_CHECKING:
     from .document import Explanation
@@ -61,6 +63,7 @@ def explain_file(options: argparse.Namespace) -> int:
     """
     try:
         _take_own_options(options)
+        _check_targets(options)
         found = _explanation(options)
         _write(options, found)
         if not options.quiet:
@@ -85,6 +88,27 @@ def _take_own_options(options: argparse.Namespace) -> None:
         action.default = argparse.SUPPRESS
     _, rest = own.parse_known_args(given[:end], options)
     options.arguments = [*rest, *given[end + 1 :]]
+
+
+def _check_targets(options: argparse.Namespace) -> None:
+    """A script may run for long: where nothing can be written is said before."""
+    try:
+        if not options.quiet:
+            is_terminal()
+    except OSError as error:
+        raise _UnusableError(f"can't print: {error.strerror}") from None
+    for target in filter(None, (options.html, options.json)):
+        if problem := _why_unwritable(target):
+            raise _UnusableError(f"{target}: {os.strerror(problem)}")
+
+
+def _why_unwritable(target: Path) -> int:
+    if target.is_dir():
+        return errno.EISDIR
+    if not target.parent.is_dir():
+        return errno.ENOENT
+    place = target if target.exists() else target.parent
+    return 0 if os.access(place, os.W_OK) else errno.EACCES
 
 
 def _explanation(options: argparse.Namespace) -> Explanation:
@@ -165,12 +189,12 @@ def _print(found: Explanation, rows: int | None) -> None:
 
     from .text import WIDTH, render
 
-    is_terminal = sys.stdout.isatty()
-    shown = io.StringIO()
-    width = None if is_terminal else WIDTH
-    console = Console(file=shown, force_terminal=is_terminal, width=width, highlight=False)
-    console.print(render(found, rows))
     try:
+        is_shown = is_terminal()
+        shown = io.StringIO()
+        width = None if is_shown else WIDTH
+        console = Console(file=shown, force_terminal=is_shown, width=width, highlight=False)
+        console.print(render(found, rows))
         write_out(shown.getvalue())
     except OSError as error:
         raise _UnusableError(f"can't print: {error.strerror}") from None

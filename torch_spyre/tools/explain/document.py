@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-VERSION = 1
+VERSION = 2
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class Buffer(msgspec.Struct, frozen=True):
 
 
 class Units(msgspec.Struct, frozen=True):
-    """How long each unit of the card is busy with a step."""
+    """How long each unit of the card is busy with a step, or with all of a launch."""
 
     pt: float
     sfp: float
@@ -104,6 +104,7 @@ class Call(msgspec.Struct, frozen=True):
     kernel: int | None  # None: an operation that is no kernel of the graph
     what: str  # of the latter: "aten.sort", "CPU: aten.linalg_qr"
     layers: tuple[str, ...]  # per step of the kernel: the layer that it belongs to here
+    source: Source = Source()  # of what is no kernel
 
 
 class Graph(msgspec.Struct, frozen=True):
@@ -138,6 +139,10 @@ class Launch(msgspec.Struct, frozen=True):
     bytes_read: int  # of an exchange: sent
     bytes_written: int  # and received
     call: tuple[int, int] | None  # the graph and the place in its calls; None: an eager operation
+    bound: str = ""  # the unit that is busy longest; "PCIe" or "link" of what is no kernel
+    cores: int = 0
+    macs: int = 0  # multiply-adds
+    units: Units | None = None  # of a kernel
 
 
 class Card(msgspec.Struct, frozen=True):
@@ -163,6 +168,7 @@ class Explanation(msgspec.Struct, frozen=True):
     fallbacks: dict[str, int]  # operations that ran on the CPU in that call
     kernels: tuple[Kernel, ...]
     launches: tuple[Launch, ...]
+    fallbacks_elsewhere: dict[str, int] = {}  # only in other parts of the script
 
     def __str__(self) -> str:
         from .text import summary

@@ -7,23 +7,27 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 
-from .document import Explanation, Kernel, Launch, Step
+from .document import Call, Explanation, Kernel, Launch, Source
 
 UNITS = ("PT", "SFP", "LPDDR5", "LX", "ring")
 
 
 @dataclass(frozen=True)
 class Work:
-    """A step of a kernel in one of its calls: how often it ran."""
+    """A step of a kernel in one of its calls, or a launch that is no compiled kernel."""
 
-    step: Step
-    kernel: int
-    layer: str
+    op: str
+    kind: str  # of a step; of a launch "eager", or the launch's own
+    nanoseconds: int  # all launches together, and so are the next two
+    macs: int
+    nbytes: int  # through LPDDR5
     launches: int
-
-    @property
-    def nanoseconds(self) -> int:
-        return self.step.duration * self.launches
+    layer: str
+    source: Source
+    cores: int
+    bound: str
+    slices: tuple[int, ...] = ()  # not known of a launch
+    why: str = ""
 
 
 @dataclass
@@ -37,18 +41,55 @@ class Row:
 
 
 def work_of(explanation: Explanation) -> Iterator[Work]:
-    """Every step of the kernels of the graphs that ran in the call."""
-    launches = Counter(launch.call for launch in explanation.launches if launch.kind == "kernel")
-    for place, count in launches.items():
-        if place is None:
-            continue
-        call = explanation.graphs[place[0]].calls[place[1]]
-        if call.kernel is None:
-            continue
-        steps = explanation.kernels[call.kernel].steps
-        for i, step in enumerate(steps):
-            layer = call.layers[i] if i < len(call.layers) else step.source.layer
-            yield Work(step, call.kernel, layer, count)
+    """All that the card did in the call, in steps as far as it was compiled."""
+    places: Counter[tuple[int, int]] = Counter()
+    for launch in explanation.launches:
+        if kernel_of(explanation, launch) is None:
+            yield _launched(explanation, launch)
+        elif launch.call is not None:
+            places[launch.call] += 1
+    for (graph, place), count in places.items():
+        yield from _steps(explanation, explanation.graphs[graph].calls[place], count)
+
+
+def _steps(explanation: Explanation, call: Call, launches: int) -> Iterator[Work]:
+    assert call.kernel is not None
+    for i, step in enumerate(explanation.kernels[call.kernel].steps):
+        yield Work(
+            op=step.op,
+            kind=step.kind,
+            nanoseconds=step.duration * launches,
+            macs=step.macs * launches,
+            nbytes=(step.bytes_read + step.bytes_written) * launches,
+            launches=launches,
+            layer=call.layers[i] if i < len(call.layers) else step.source.layer,
+            source=step.source,
+            cores=step.cores,
+            bound=step.bound,
+            slices=tuple(step.slices.values()),
+            why=step.why,
+        )
+
+
+def _launched(explanation: Explanation, launch: Launch) -> Work:
+    is_eager = launch.kind == "kernel"
+    kind = "eager" if is_eager else launch.kind
+    source = Source()
+    if launch.call is not None:
+        graph, place = launch.call
+        source = explanation.graphs[graph].calls[place].source
+    return Work(
+        op=launch.name,
+        kind=kind,
+        nanoseconds=launch.duration,
+        macs=launch.macs,
+        nbytes=launch.bytes_read + launch.bytes_written if is_eager else 0,
+        launches=1,
+        layer=source.layer or f"({kind})",
+        source=source,
+        cores=launch.cores,
+        bound=launch.bound,
+    )
 
 
 def grouped(work: list[Work], key: Callable[[Work], Hashable]) -> list[Row]:
@@ -62,17 +103,17 @@ def grouped(work: list[Work], key: Callable[[Work], Hashable]) -> list[Row]:
 
 
 def pattern(layer: str) -> str:
-    """A layer without the numbers of equal ones.
+    """A layer without the numbers of equal ones; those of the model's own modules are names.
 
-    >>> pattern("model.layers.3.self_attn"), pattern("")
-    ('model.layers.*.self_attn', '(outside of modules)')
+    >>> pattern("model.layers.3.self_attn"), pattern("0.up"), pattern("")
+    ('model.layers.*.self_attn', '0.up', '(outside of modules)')
     """
-    return re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", layer) or "(outside of modules)"
+    return re.sub(r"\.\d+(?=\.|$)", ".*", layer) or "(outside of modules)"
 
 
-def is_copy(step: Step) -> bool:
+def is_copy(work: Work) -> bool:
     """Is it a copy that the compiler put in, or of its kind?"""
-    return bool(step.why) or step.kind in ("restickify", "relayout")
+    return bool(work.why) or work.kind in ("restickify", "relayout")
 
 
 def kernel_of(explanation: Explanation, launch: Launch) -> Kernel | None:
@@ -89,14 +130,14 @@ def kernel_of(explanation: Explanation, launch: Launch) -> Kernel | None:
 
 @dataclass(frozen=True)
 class Roofline:
-    """The least time that the work of kernels could take, and where it went."""
+    """The least time that the work of a call could take, and where it went."""
 
     macs: int
-    nbytes: int  # through LPDDR5, by the kernels as planned
-    nanoseconds: int
+    nbytes: int  # through LPDDR5
+    nanoseconds: int  # of the call
     compute: float  # ns: the multiply-adds at the full rate of all matrix units
     memory: float  # ns: the bytes at the full rate of LPDDR5
-    bound: dict[str, int]  # ns waited for each unit
+    bound: dict[str, int]  # ns waited for each unit, "PCIe" and "link"
 
     @property
     def least(self) -> float:
@@ -104,17 +145,17 @@ class Roofline:
 
 
 def roofline(explanation: Explanation, work: list[Work]) -> Roofline:
-    """Of the steps of all kernels in a call."""
+    """Of all work in a call."""
     card = explanation.card
-    macs = sum(done.step.macs * done.launches for done in work)
-    nbytes = sum((done.step.bytes_read + done.step.bytes_written) * done.launches for done in work)
+    macs = sum(done.macs for done in work)
+    nbytes = sum(done.nbytes for done in work)
     bound = dict.fromkeys(UNITS, 0)
     for done in work:
-        bound[done.step.bound] = bound.get(done.step.bound, 0) + done.nanoseconds
+        bound[done.bound] = bound.get(done.bound, 0) + done.nanoseconds
     return Roofline(
         macs,
         nbytes,
-        sum(done.nanoseconds for done in work),
+        explanation.duration,
         macs / card.macs_per_ns if card.macs_per_ns else 0.0,
         nbytes / card.bytes_per_ns if card.bytes_per_ns else 0.0,
         bound,

@@ -22,7 +22,7 @@ from torch_spyre.constants import DEVICE_NAME
 
 from .document import Call, Graph, Kernel, Source
 from .kernels import kernel_of
-from .sources import layer_of, operation_of, source_of_node
+from .sources import layer_of, operation_of, source_of_node, source_of_operation
 
 _NO_OPERATIONS = (operator.getitem, getattr)
 
@@ -142,7 +142,7 @@ class Graphs(Observer):
             if is_outside(operation):
                 what = _called(operation)
                 if what:
-                    yield Call(None, what, (layer_of(operation),))
+                    yield Call(None, what, (layer_of(operation),), source_of_operation(operation))
             for kernel in kernels.finished_by(operation.get_operation_name()):
                 yield self._kernel_call(kernel, lowered)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
+import msgspec
 import torch
 
 from torch_spyre import _C
@@ -14,7 +15,7 @@ from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device.diagnostics import fallback_stats
 from torch_spyre.device.management import synchronize
 
-from .document import Call, Graph, Launch
+from .document import Call, Graph, Launch, Units
 from .dynamo import Dynamo
 from .graphs import Graphs, Window
 
@@ -22,6 +23,8 @@ Result = TypeVar("Result")
 Record: TypeAlias = dict[str, Any]
 
 _ON_CPU = "CPU: "
+_UNITS = ("PT", "SFP", "LPDDR5", "LX", "ring")  # in the order of `Units`
+_BOUND_OF_KIND = {"to card": "PCIe", "to host": "PCIe", "exchange": "link"}
 _EXCHANGE = "spyreccl:"  # what names of exchanges between cards begin with
 
 
@@ -102,7 +105,19 @@ def launches_of(
             bytes_read=found["bytes_read"],
             bytes_written=found["bytes_written"],
             call=asked_by.get(i),
+            bound=_bound(found),
+            cores=found.get("cores", 0),
+            macs=found.get("macs", 0),
+            units=Units(*map(float, found["units"])) if "units" in found else None,
         )
+
+
+def _bound(found: Record) -> str:
+    """What a launch waits for: the unit that is busy longest, or the way to elsewhere."""
+    if "units" not in found:
+        return _BOUND_OF_KIND.get(found["kind"], "")
+    busy = found["units"]
+    return _UNITS[busy.index(max(busy))]
 
 
 def _asked_by(
@@ -179,7 +194,7 @@ def on_cpu(calls: Sequence[Call], fallbacks: dict[str, int]) -> tuple[Call, ...]
     """Calls, with those marked that the CPU does."""
     names = {_packet(name) for name in fallbacks}
     return tuple(
-        Call(None, f"{_ON_CPU}{call.what}", call.layers)
+        msgspec.structs.replace(call, what=f"{_ON_CPU}{call.what}")
         if call.kernel is None and not call.what.startswith(_ON_CPU) and _packet(call.what) in names
         else call
         for call in calls

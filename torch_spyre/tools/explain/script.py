@@ -6,13 +6,17 @@ import contextlib
 import functools
 import runpy
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import msgspec
 from torch._dynamo.eval_frame import OptimizeContext, _TorchDynamoContext
+
+from torch_spyre.device.diagnostics import fallback_stats
 
 from .collect import Collector, inputs_of, title_of
 from .document import Explanation
@@ -36,6 +40,8 @@ class _Calls:
     """Numbers the calls, and keeps the one that was asked for, or the last."""
 
     def __init__(self, collector: Collector, wanted: int | None) -> None:
+        self.compiled = 0  # functions
+        self.called = 0  # times, calls that leave the card alone and all
         self.count = 0
         self.kept: _Call | None = None
         self._collector, self._wanted = collector, wanted
@@ -57,6 +63,7 @@ class _Calls:
             yield
 
     def _watched_function(self, compiled: Any) -> Callable[..., Any]:
+        self.compiled += 1
         model = getattr(compiled._torchdynamo_orig_callable, "__self__", None)
         model = compiled._torchdynamo_orig_callable if model is None else model
 
@@ -76,6 +83,7 @@ class _Calls:
     def _call(
         self, model: Any, call: Callable[[], Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
+        self.called += 1
         if self._wanted is not None and self.count >= self._wanted:
             return call()
         inputs = inputs_of(model, args, kwargs)
@@ -94,18 +102,33 @@ def explain_script(path: Path, arguments: Sequence[str], call: int | None = None
     """
     collector = Collector()
     calls = _Calls(collector, call)
+    before = fallback_stats()
     with collector.listening(), calls.watched():
         _run(path, arguments)
     if calls.kept is None:
-        raise ScriptError(
-            f"{path}: nothing that torch.compile made ran on Spyre: are the model and its inputs "
-            "on the device?"
-        )
+        raise ScriptError(f"{path}: {_why_nothing(calls)}")
     if call is not None and calls.count < call:
         problem = f"no call {call} of a compiled function: the last is {calls.count}"
         raise ScriptError(f"{path}: {problem}")
     kept = calls.kept
-    return collector.explanation(kept.recording, f"{path.name}: {kept.title}", kept.inputs)
+    found = collector.explanation(kept.recording, f"{path.name}: {kept.title}", kept.inputs)
+    elsewhere = Counter(fallback_stats()) - Counter(before)
+    for name in found.fallbacks:
+        del elsewhere[name]
+    return msgspec.structs.replace(found, fallbacks_elsewhere=dict(elsewhere))
+
+
+def _why_nothing(calls: _Calls) -> str:
+    if calls.compiled == 0:
+        return (
+            "nothing was compiled: call torch.compile(model) in it, and what that returns instead "
+            "of the model"
+        )
+    if calls.called == 0:
+        return "what torch.compile made was never called"
+    return (
+        "nothing that torch.compile made ran on Spyre: are the model and its inputs on the device?"
+    )
 
 
 def _run(path: Path, arguments: Sequence[str]) -> None:

@@ -53,3 +53,9 @@ def layer_of(operation: Any) -> str:
     """The module that an operation of Inductor's belongs to."""
     node = node_of(operation)
     return "" if node is None else layer_of_node(node)
+
+
+def source_of_operation(operation: Any) -> Source:
+    """The model's line behind an operation of Inductor's."""
+    node = node_of(operation)
+    return Source() if node is None else source_of_node(node)

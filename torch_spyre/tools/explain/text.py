@@ -40,10 +40,10 @@ def render(explanation: Explanation, rows: int | None = ROWS) -> RenderableType:
         _head(explanation),
         *_graphs(explanation, rows),
         *_where(explanation, rows),
-        *_layers(work, rows),
-        *_operations(work, rows),
-        *_copies(work, rows),
-        *_cores(work),
+        *_layers(work, rows, explanation.duration),
+        *_operations(work, rows, explanation.duration),
+        *_copies(work, rows, explanation.duration),
+        *_cores(work, explanation.duration),
         *_scratchpads(explanation, rows),
         *_roofline(explanation, work),
     ]
@@ -66,6 +66,9 @@ def _head(explanation: Explanation) -> Text:
         f"{_plural(sum(explanation.fallbacks.values()), 'CPU fallback')}",
         style="not bold",
     )
+    if explanation.fallbacks_elsewhere:
+        names = ", ".join(f"{name} ×{n}" for name, n in explanation.fallbacks_elsewhere.items())
+        text.append(f"\nOn the CPU elsewhere in the script: {names}", style="not bold yellow")
     return text
 
 
@@ -109,9 +112,8 @@ def _where(explanation: Explanation, rows: int | None) -> Iterator[RenderableTyp
     yield from _section("What ran", table, count, rows)
 
 
-def _layers(work: list[Work], rows: int | None) -> Iterator[RenderableType]:
+def _layers(work: list[Work], rows: int | None, total: int) -> Iterator[RenderableType]:
     found = figures.grouped(work, lambda done: figures.pattern(done.layer))
-    total = sum(row.nanoseconds for row in found)
     names: dict[str, set[str]] = {}
     for done in work:
         names.setdefault(figures.pattern(done.layer), set()).add(done.layer)
@@ -123,55 +125,50 @@ def _layers(work: list[Work], rows: int | None) -> Iterator[RenderableType]:
     yield from _section("Modelled time per layer", table, len(found), rows)
 
 
-def _operations(work: list[Work], rows: int | None) -> Iterator[RenderableType]:
+def _operations(work: list[Work], rows: int | None, total: int) -> Iterator[RenderableType]:
     def likeness(done: Work) -> tuple[object, ...]:
-        step, source = done.step, done.step.source
-        where = source.file, source.line, figures.pattern(done.layer)
-        return step.op, source.aten, where, step.cores, step.bound
+        where = done.source.file, done.source.line, figures.pattern(done.layer)
+        return done.op, done.source.aten, where, done.cores, done.bound
 
     found = figures.grouped(work, likeness)
-    total = sum(row.nanoseconds for row in found)
     table = _table("operation", "times", "time", "share", "cores", "slices", "bound by", "in", "at")
     for row in _first(found, rows):
-        step = row.example.step
+        done = row.example
         spent = time_text(row.nanoseconds), _share(row.nanoseconds, total)
-        slices = "×".join(map(str, step.slices.values()))
-        place = figures.pattern(row.example.layer), _place(step.source)
-        _add(table, step.op, f"×{row.times}", *spent, str(step.cores), slices, step.bound, *place)
+        cores, slices = str(done.cores or ""), "×".join(map(str, done.slices))
+        place = figures.pattern(done.layer), _place(done.source)
+        _add(table, done.op, f"×{row.times}", *spent, cores, slices, done.bound, *place)
     yield from _section("Operations that take longest", table, len(found), rows)
 
 
-def _copies(work: list[Work], rows: int | None) -> Iterator[RenderableType]:
-    copies = [done for done in work if figures.is_copy(done.step)]
-    found = figures.grouped(copies, lambda done: (done.step.op, figures.plain(done.step.why)))
-    total = sum(done.nanoseconds for done in work)
+def _copies(work: list[Work], rows: int | None, total: int) -> Iterator[RenderableType]:
+    copies = [done for done in work if figures.is_copy(done)]
+    found = figures.grouped(copies, lambda done: (done.op, figures.plain(done.why)))
     table = _table("copy", "times", "time", "share", "because")
     for row in _first(found, rows):
         spent = time_text(row.nanoseconds), _share(row.nanoseconds, total)
-        why = row.example.step.why or _line(row.example.step.source)
+        why = row.example.why or _line(row.example.source)
         _add(table, _copy_name(row), f"×{row.times}", *spent, figures.plain(why))
     yield from _section("Copies that the compiler put in", table, len(found), rows)
 
 
 def _copy_name(row: Row) -> str:
-    step = row.example.step
-    return step.op if step.kind in ("restickify", "relayout") else "clone"
+    done = row.example
+    return done.op if done.kind in ("restickify", "relayout") else "clone"
 
 
-def _cores(work: list[Work]) -> Iterator[RenderableType]:
-    total = sum(done.nanoseconds for done in work)
-    if not total:
-        return
+def _cores(work: list[Work], total: int) -> Iterator[RenderableType]:
     spent: Counter[int] = Counter()
     for done in work:
-        spent[done.step.cores] += done.nanoseconds
+        spent[done.cores] += done.nanoseconds
     shares = [
         f"{_share(spent[cores], total)} on {cores}"
         for cores in sorted(spent, reverse=True)
-        if 2000 * spent[cores] >= total
+        if cores and 2000 * spent[cores] >= total
     ]
-    yield from _heading("Cores")
-    yield Text(f"Of the time of compiled kernels, {', '.join(shares)} cores.")
+    if shares:
+        yield from _heading("Cores")
+        yield Text(f"Of the time of the call, {', '.join(shares)} cores.")
 
 
 def _scratchpads(explanation: Explanation, rows: int | None) -> Iterator[RenderableType]:
@@ -215,7 +212,7 @@ def _roofline(explanation: Explanation, work: list[Work]) -> Iterator[Renderable
     side = "LPDDR5" if intensity < ridge else "PT"
     yield from _heading("Roofline")
     yield Text(
-        f"Compiled kernels: {found.macs:,} multiply-adds, {bytes_text(found.nbytes)} through "
+        f"All kernels: {found.macs:,} multiply-adds, {bytes_text(found.nbytes)} through "
         f"LPDDR5, {intensity:.3g} per byte: on the side of {side} (the ridge is at {ridge:.3g}).\n"
         f"At the full rate of the card {time_text(round(found.compute))} of PT and "
         f"{time_text(round(found.memory))} of LPDDR5: "
@@ -246,7 +243,9 @@ def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in columns:
         is_right = name in _RIGHT
-        table.add_column(name, justify="right" if is_right else "left", no_wrap=is_right)
+        table.add_column(
+            name, justify="right" if is_right else "left", no_wrap=is_right, overflow="fold"
+        )
     return table
 
 

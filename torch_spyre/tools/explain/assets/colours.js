@@ -45,6 +45,10 @@ class Colours {
     return this.mode === "bound" ? this.bound(step.bound) : this.kind(step.kind);
   }
 
+  ofLaunch(launch) {
+    return launch.kernel ? this.named.launch : this.bound(launch.isEager ? "eager" : launch.bound);
+  }
+
   bound(name) {
     return this.bounds[name] || this.named.muted;
   }
@@ -57,6 +61,7 @@ class Colours {
   legend(ops) {
     if (this.mode === "bound") {
       const found = new Set(ops.map((op) => op.bound));
+      if (ops.some((op) => op.launch.isEager)) found.add("eager");
       return BOUNDS.filter((name) => found.has(name))
         .map((name) => [name, this.bound(name), BOUND_MEANINGS[name]]);
     }

@@ -51,7 +51,7 @@ class Details {
     return [
       this.#heading(step.op, [
         this.#badge(step.kind, colours.kind(step.kind)),
-        this.#badge(`bound by ${step.bound}`, colours.bound(step.bound), BOUND_MEANINGS[step.bound]),
+        ...this.#boundBadge(step),
         step.source.aten ? make("code", { class: "badge" }, step.source.aten) : "",
       ], op.layer || "outside of modules"),
       step.why ? make("p", { class: "callout" }, make("strong", {}, "A copy that the compiler put in: "), step.why) : "",
@@ -141,7 +141,7 @@ class Details {
     const kind = kernel || !launch.isOnCores ? launch.kind : "eager operation";
     const graph = call ? this.model.explanation.graphs[call.graph].name : "";
     const where = !call ? "in no graph" : `${graph}, call ${call.place}${call.what ? `: ${call.what}` : ""}`;
-    const badge = this.#badge(kind, kernel ? colours.named.launch : colours.bound(launch.bound));
+    const badge = this.#badge(kind, colours.ofLaunch(launch));
     const own = [
       ["modelled time", formatTime(launch.duration), `${formatCount(launch.duration)} ns`],
       ["starts at", formatTime(launch.start), `${formatCount(launch.start)} ns`],
@@ -149,7 +149,14 @@ class Details {
       ["card, queue", `${launch.device}, ${launch.queue}`],
       ...bytesOf(launch),
     ];
-    if (!kernel) return [this.#heading(title, [badge], where), facts(own)];
+    if (!kernel) {
+      return [
+        this.#heading(title, [badge, ...this.#boundBadge(launch)], where),
+        sourceLine(call?.source ?? NO_SOURCE),
+        facts([...own, ...this.#eagerFacts(launch)]),
+        ...(launch.units ? [make("h3", {}, "Busy units, modelled"), this.#units(launch)] : []),
+      ];
+    }
     return [
       this.#heading(title, [badge], where),
       facts([...own,
@@ -162,6 +169,22 @@ class Details {
       make("h3", {}, plural(kernel.steps.length, "step")),
       this.#stepList(launch),
       make("h3", {}, "bundle.mlir"), codeBlock(kernel.mlir, "python"),
+    ];
+  }
+
+  #boundBadge({ units, bound }) {
+    return units ? [this.#badge(`bound by ${bound}`, this.page.colours.bound(bound), BOUND_MEANINGS[bound])] : [];
+  }
+
+  #eagerFacts(launch) {
+    if (!launch.isEager) return [];
+    const { card } = this.model;
+    const { duration, macs, cores } = launch;
+    return [
+      ["cores", `${cores} of ${card.cores}`],
+      ["multiply-adds", macs ? formatLarge(macs) : ""],
+      ["PT's rate", macs ? formatShare(macs / duration / card.macs_per_ns) : ""],
+      ["LPDDR5's rate", formatShare((launch.bytes_read + launch.bytes_written) / duration / card.bytes_per_ns)],
     ];
   }
 

@@ -3,6 +3,7 @@
 class Graphs {
   constructor(page) {
     const { graphs, breaks, fallbacks, environment } = page.model.explanation;
+    const elsewhere = page.model.explanation.fallbacks_elsewhere;
     this.page = page;
     byId("graphs").replaceChildren(
       make("h3", {}, plural(breaks.length, "graph break")),
@@ -10,7 +11,9 @@ class Graphs {
         : make("p", { class: "muted" }, "Dynamo captured everything without a break."),
       make("h3", {}, "On the CPU"),
       Object.keys(fallbacks).length ? countTable(fallbacks, "operation", "calls")
-        : make("p", { class: "muted" }, "Nothing ran on the CPU."),
+        : make("p", { class: "muted" }, "Nothing of this call ran on the CPU."),
+      ...(Object.keys(elsewhere).length ? [make("h3", {}, "On the CPU elsewhere in the script"),
+        countTable(elsewhere, "operation", "calls")] : []),
       make("h3", {}, plural(graphs.length, "graph")),
       ...graphs.map((graph, index) => this.#graph(graph, index)),
       make("h3", {}, "Versions and settings"),

@@ -32,6 +32,11 @@ function figures(model) {
     ["LPDDR5", formatBytes(read + written), `${formatShare((read + written) / duration / card.bytes_per_ns)} of its rate`],
     ["Scratchpad", formatBytes(peak), capacity ? `of ${formatBytes(capacity)} per core` : "no kernels"],
     ["Graphs", formatCount(graphs.length), plural(breaks.length, "graph break"), breaks.length > 0],
-    ["On the CPU", formatCount(fallbacks), fallbacks ? Object.keys(explanation.fallbacks).join(", ") : "nothing left out", fallbacks > 0],
+    ["On the CPU", formatCount(fallbacks), onTheCpu(explanation), fallbacks > 0],
   ];
+}
+
+function onTheCpu({ fallbacks, fallbacks_elsewhere: elsewhere }) {
+  const [here, others] = [fallbacks, elsewhere].map((found) => Object.keys(found).join(", "));
+  return here || (others ? `elsewhere in the script: ${others}` : "nothing left out");
 }

@@ -19,20 +19,18 @@ class Op {
 
   get end() { return this.start + this.duration; }
   get name() { return this.step ? this.step.op : this.launch.name; }
-  get kind() { return this.step ? this.step.kind : KIND_OF_BOUND[this.launch.bound]; }
+  get kind() { return this.step ? this.step.kind : KIND_OF_LAUNCH[this.launch.kind] ?? "transfer"; }
   get bound() { return this.step ? this.step.bound : this.launch.bound; }
-  get cores() { return this.step ? this.step.cores : 0; }
-  get macs() { return this.step ? this.step.macs : 0; }
+  get cores() { return (this.step || this.launch).cores; }
+  get macs() { return (this.step || this.launch).macs; }
   get read() { return (this.step || this.launch).bytes_read; }
   get written() { return (this.step || this.launch).bytes_written; }
-  get source() { return this.step ? this.step.source : NO_SOURCE; }
+  get source() { return (this.step || this.call)?.source ?? NO_SOURCE; }
   /** A copy that the compiler put in, rather than the model. */
   get isCopy() { return this.step !== null && this.step.why !== ""; }
 }
 
-// Of launches that are no kernels of graphs: what they wait for, where that is not PCIe.
-const BOUND_OF_LAUNCH = { kernel: "eager", exchange: "link" };
-const KIND_OF_BOUND = { eager: "eager", link: "link", PCIe: "transfer" };
+const KIND_OF_LAUNCH = { kernel: "eager", exchange: "link" }; // of those that are no kernels of graphs
 const NO_SOURCE = Object.freeze({ file: "", line: 0, function: "", code: "", aten: "", layer: "" });
 
 class Model {
@@ -62,7 +60,7 @@ class Model {
     const isOnCores = launch.kind === "kernel";
     const kernel = isOnCores && call && call.kernel !== null ? this.kernels[call.kernel] : null;
     const view = { ...launch, index, call, kernel, isOnCores, end: launch.start + launch.duration, firstOp: 0 };
-    view.bound = BOUND_OF_LAUNCH[launch.kind] ?? "PCIe";
+    view.isEager = isOnCores && !kernel;
     if (kernel) {
       kernel.launches.push(view);
       kernel.total += launch.duration;
@@ -74,7 +72,7 @@ class Model {
     launch.firstOp = this.ops.length;
     const { kernel, start } = launch;
     if (!kernel || kernel.steps.length === 0) {
-      this.ops.push(new Op(launch, null, 0, start, launch.duration, ""));
+      this.ops.push(new Op(launch, null, 0, start, launch.duration, launch.call?.source?.layer ?? ""));
       return;
     }
     kernel.steps.forEach((step, place) => this.ops.push(new Op(
@@ -166,7 +164,8 @@ function makeLanes(launches, ops) {
     lane.ops = lane.launches.flatMap(({ firstOp, kernel }) =>
       ops.slice(firstOp, firstOp + Math.max(1, kernel ? kernel.steps.length : 0)));
     lane.steps = lane.ops.filter((op) => op.step);
-    lane.layers = layerRows(lane.steps);
+    lane.onCores = lane.ops.filter((op) => op.cores);
+    lane.layers = layerRows(lane.onCores);
   }
   return sorted;
 }

@@ -1,7 +1,9 @@
 // The search box: all words must occur in an operation's name, layer, source line or tensors.
+// Kernels are named after operations, so what is in them is found only by a kernel's full name.
 
 const MOST_ROWS = 2000;
 const RESULT_ROW = 44;
+const KERNEL_PREFIX = "spyre_";
 
 class Search {
   constructor(page) {
@@ -29,7 +31,7 @@ class Search {
     const words = this.input.value.toLowerCase().split(/\s+/).filter((word) => word);
     const { ops } = this.page.model;
     const found = words.length
-      ? ops.filter((op) => words.every((word) => this.texts[op.index].includes(word))) : [];
+      ? ops.filter((op) => words.every((word) => this.#has(op, word))) : [];
     // Who types "silu" means the operation first, and then others on a line with silu in it.
     const isNamed = (op) => words.some((word) => op.name.toLowerCase().includes(word));
     this.found = [...found.filter(isNamed), ...found.filter((op) => !isNamed(op))];
@@ -39,6 +41,11 @@ class Search {
       : plural(this.found.length, "operation");
     this.#show(words.length > 0);
     this.page.setMatches(words.length ? new Set(this.found) : null);
+  }
+
+  #has(op, word) {
+    return this.texts[op.index].includes(word)
+      || (word.startsWith(KERNEL_PREFIX) && op.kernel !== null && op.kernel.name.includes(word));
   }
 
   #show(isOpen) {
@@ -92,5 +99,5 @@ function textOf(op) {
   const tensors = step
     ? [...step.reads, step.writes].map((index) => kernel.buffers[index]?.name ?? "") : [];
   return [op.name, op.kind, op.bound, op.layer, source.aten, formatPlace(source), source.function,
-    source.code, kernel ? kernel.name : "", op.isCopy ? "copy" : "", ...tensors].join("\n");
+    source.code, op.isCopy ? "copy" : "", ...tensors].join("\n");
 }

@@ -73,10 +73,8 @@ class Timeline {
     for (const lane of this.model.lanes) {
       lane.layers.forEach((row, depth) => add("layer", lane, ROW, row, { depth }));
       add("launch", lane, LAUNCH_ROW, lane.launches);
-      if (lane.steps.length) {
-        add("cores", lane, CORES_HEIGHT, lane.steps);
-        add("lx", lane, LX_HEIGHT, lane.steps);
-      }
+      if (lane.onCores.length) add("cores", lane, CORES_HEIGHT, lane.onCores);
+      if (lane.steps.length) add("lx", lane, LX_HEIGHT, lane.steps);
       top += LANE_GAP;
     }
     this.height = top - LANE_GAP;
@@ -224,7 +222,7 @@ class Timeline {
   #drawLaunches(band, y) {
     const { surface, axis, page } = this;
     const { named } = page.colours;
-    const colour = (launch) => (launch.kernel ? named.launch : page.colours.bound(launch.bound));
+    const colour = (launch) => page.colours.ofLaunch(launch);
     inSight(band.items, axis, (launch, left, right) => {
       surface.box(left, y, Math.max(1, right - left - 1), band.height, colour(launch));
       surface.label(launch.name, left + 5, y + band.height / 2 + 0.5, named["on-colour"], right - left - 10);
@@ -257,7 +255,7 @@ class Timeline {
     }, (ops, pixel) => column(longest(ops.filter((op) => !page.isFaded(op)).concat(ops.slice(0, 1))), pixel, 1));
     surface.context.globalAlpha = 1;
     const { op } = page.selection;
-    if (op && op.step && op.launch && band.items[0] && op.launch.device === band.lane.device
+    if (op && op.cores && op.launch && band.items[0] && op.launch.device === band.lane.device
       && op.launch.queue === band.lane.queue) this.#frame(op, y, band.height);
   }
 
