@@ -64,6 +64,7 @@ void bind_distributed(py::module_& m) {
       [] {
         distributed::stop_signs();
         distributed::abandon_all("the process ends");
+        distributed::begin_the_end();
       },
       unlocked, "Before the process ends: waits for nobody.");
 }

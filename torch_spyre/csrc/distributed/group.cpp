@@ -361,6 +361,7 @@ void Group::run(Operation& operation, Body body) {
   }
   try {
     operation.deliver((this->*body)(operation));
+    const BeforeTheEnd still;
     operation.complete(nullptr);
   } catch (const Disagreement& error) {
     const std::string why = call.failure.empty() ? error.what() : call.failure;

@@ -4,6 +4,7 @@
 #include <system_error>
 #include <thread>
 
+#include "distributed/courier.h"
 #include "runtime/activity.h"
 #include "runtime/cards.h"
 #include "runtime/python_lock.h"
@@ -40,7 +41,10 @@ void SpyreWork::complete(std::exception_ptr error) {
   // the one that would carry it.
   auto self = c10::intrusive_ptr<SpyreWork>::reclaim_copy(this);
   try {
-    std::thread([self, error] { self->complete_future(error); }).detach();
+    std::thread([self, error]() mutable {
+      self->complete_future(error);
+      let_go(self);
+    }).detach();
   } catch (const std::system_error&) {  // there are too many
     complete_future(error);
   }
