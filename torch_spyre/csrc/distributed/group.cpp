@@ -31,6 +31,8 @@ std::exception_ptr as_error(const std::string& what) {
   }
 }
 
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 std::string list(const std::vector<int64_t>& numbers) {
   std::string text;
   for (const int64_t number : numbers) text += (text.empty() ? "" : " ") + std::to_string(number);
@@ -212,12 +214,11 @@ void set_make_gloo(MakeGloo make) { gloo_maker() = std::move(make); }
 
 Group::Group(const c10::intrusive_ptr<c10d::Store>& store, int rank, std::string name,
              std::vector<int64_t> ranks, std::chrono::milliseconds timeout)
-    : transport_(gloo_maker()(c10::make_intrusive<c10d::PrefixStore>("gloo", store), rank,
-                              static_cast<int>(ranks.size()), timeout)),
-      name_(std::move(name)),
+    : name_(std::move(name)),
       ranks_(std::move(ranks)),
       timeout_(timeout),
-      progress_(Progress::start(store, rank, ranks_)) {
+      progress_(Progress::start(store, rank, ranks_)),
+      transport_(connect(store, rank)) {
   const std::lock_guard lock(groups().mutex);
   groups().all.insert(this);
 }
@@ -227,9 +228,30 @@ Group::~Group() {
   groups().all.erase(this);
 }
 
+std::string Group::members() const { return "group '" + name_ + "' (ranks " + list(ranks_) + ")"; }
+
 std::string Group::title(const Call& call) const {
-  return "spyreccl: " + numbered(call) + " of group '" + name_ + "' (ranks " + list(ranks_) +
-         ") on rank " + std::to_string(ranks_[rank()]);
+  return "spyreccl: " + numbered(call) + " of " + members() + " on rank " +
+         std::to_string(ranks_[rank()]);
+}
+
+// Waits until every member has come to make the group.
+c10::intrusive_ptr<c10d::Backend> Group::connect(const c10::intrusive_ptr<c10d::Store>& store,
+                                                 int rank) {
+  const std::chrono::milliseconds timeout = timeout_;
+  try {
+    return gloo_maker()(c10::make_intrusive<c10d::PrefixStore>("gloo", store), rank,
+                        static_cast<int>(ranks_.size()), timeout);
+  } catch (const std::exception& error) {
+    const std::string reason = first_line(error.what());
+    const std::string who = progress_->explain(0);
+    progress_->failed("making the group: " + (who.empty() ? reason : who));
+    C10_THROW_ERROR(DistBackendError, "spyreccl: " + members() + " could not be made on rank " +
+                                          std::to_string(ranks_[rank]) +
+                                          (who.empty() ? "" : ": " + who) + ". Time-out " +
+                                          std::to_string(timeout.count()) +
+                                          " ms; Gloo says: " + reason);
+  }
 }
 
 // ---- On the caller's thread ---------------------------------------------------------------------
@@ -376,7 +398,7 @@ std::string Group::explained(const Call& call, int peer, const std::string& why)
   std::string what = title(call) + " failed";
   if (peer >= 0) what += ", peer rank " + std::to_string(ranks_[peer]);
   what += who.empty() ? "" : ": " + who;
-  const std::string reason = why.substr(0, why.find('\n'));
+  const std::string reason = first_line(why);
   progress_->failed(numbered(call) + ": " + (who.empty() ? reason : who));
   what += ". Time-out " + std::to_string(call.timeout.count()) + " ms; Gloo says: " + reason;
   const std::lock_guard lock(mutex_);
