@@ -182,16 +182,18 @@ struct Group::Operation {
     if (!is_complete_) write_all(call.outputs, outputs);
   }
 
-  void complete(std::exception_ptr error) {
+  // False if it was complete before.
+  bool complete(std::exception_ptr error, bool is_news = true) {
     std::function<void()> finish;
     {
       const std::lock_guard lock(mutex_);
-      if (std::exchange(is_complete_, true)) return;
+      if (std::exchange(is_complete_, true)) return false;
       pins_.clear();
       std::swap(finish_, finish);
     }
     if (finish) finish();
-    work->complete(std::move(error));
+    work->complete(std::move(error), is_news);
+    return true;
   }
 
   ~Operation() {
@@ -378,7 +380,8 @@ void Group::run(Operation& operation, Body body) {
   }
   const Call& call = operation.call;
   if (!broken.empty()) {
-    operation.complete(as_error(title(call) + " can't run: the group failed before. " + broken));
+    operation.complete(as_error(title(call) + " can't run: the group failed before. " + broken),
+                       false);
     return;
   }
   try {
@@ -488,7 +491,7 @@ bool Group::is_broken() {
   return !broken_.empty();
 }
 
-void Group::abandon(const std::string& why) {
+void Group::abandon(const std::string& why, bool is_end_of_process) {
   std::vector<OperationPtr> operations;
   {
     const std::lock_guard lock(mutex_);
@@ -497,8 +500,12 @@ void Group::abandon(const std::string& why) {
       if (auto operation = weak.lock()) operations.push_back(std::move(operation));
     }
   }
+  bool is_news = true;  // of the first one: the others end for the same reason
   for (const OperationPtr& operation : operations) {
-    operation->complete(as_error(title(operation->call) + ": " + why));
+    if (operation->complete(as_error(title(operation->call) + ": " + why), is_news)) {
+      is_news = false;
+    }
+    if (is_end_of_process) operation->work->tell_error();  // its courier may never let go of it
   }
 }
 
@@ -510,7 +517,7 @@ void abandon_all(const std::string& why) {
       if (auto alive = group->weak_from_this().lock()) all.push_back(std::move(alive));
     }
   }
-  for (const auto& group : all) group->abandon(why);
+  for (const auto& group : all) group->abandon(why, true);
 }
 
 }  // namespace spyre::distributed

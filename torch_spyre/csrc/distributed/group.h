@@ -55,7 +55,7 @@ class Group : public std::enable_shared_from_this<Group> {
   bool is_broken();
 
   // Fails what is under way: nobody will wait for the other ranks any more.
-  void abandon(const std::string& why);
+  void abandon(const std::string& why, bool is_end_of_process = false);
 
  private:
   struct Operation;

@@ -25,10 +25,35 @@ SpyreWork::SpyreWork(int rank, c10d::OpType type, const char* title,
           c10::ListType::create(c10::TensorType::get()),
           std::vector<c10::Device>{c10::Device(c10::kPrivateUse1, device)})) {}
 
-void SpyreWork::complete(std::exception_ptr error) {
+SpyreWork::~SpyreWork() { tell_error(); }
+
+void SpyreWork::tell_error() const {
+  const std::exception_ptr error = Work::exception();
+  if (error == nullptr || is_error_told_.exchange(true)) return;
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error& told) {
+    TORCH_WARN("nobody waited for a call that failed. ", told.what_without_backtrace());
+  } catch (const std::exception& told) {
+    TORCH_WARN("nobody waited for a call that failed. ", told.what());
+  }
+}
+
+bool SpyreWork::isSuccess() const {
+  is_error_told_ = true;
+  return Work::isSuccess();
+}
+
+std::exception_ptr SpyreWork::exception() const {
+  is_error_told_ = true;
+  return Work::exception();
+}
+
+void SpyreWork::complete(std::exception_ptr error, bool is_news) {
   if (is_completing_.exchange(true)) {
     return;
   }
+  if (!is_news) is_error_told_ = true;
   finish(error);
   {
     const std::lock_guard lock(asking_);
@@ -53,6 +78,7 @@ void SpyreWork::complete(std::exception_ptr error) {
 c10::intrusive_ptr<c10::ivalue::Future> SpyreWork::getFuture() {
   const std::lock_guard lock(asking_);
   is_future_known_ = true;
+  is_error_told_ = true;
   return future_;
 }
 
