@@ -120,7 +120,7 @@ def run_cases(world: int, folder: Path) -> list[dict[str, str | None]]:
     Of a rank that died there is only its output, under no name.
     """
     ranks = start(["-m", "tests.distributed.worker", str(folder)], world)
-    outputs = finish(ranks, 240)
+    outputs = finish(ranks, 480)
     reports = [folder / f"rank{rank}.json" for rank in range(world)]
     return [
         json.loads(report.read_text()) if report.exists() else {"": output[-3000:]}
