@@ -7,7 +7,7 @@ C++ (`csrc/distributed`); Gloo, which PyTorch brings along, carries the bytes be
 from __future__ import annotations
 
 import datetime
-from typing import Any
+from typing import Any, Self
 
 from torch import distributed as dist
 
@@ -15,13 +15,27 @@ from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME, DISTRIBUTED_BACKEND_NAME
 
 
+class _LowerCase(str):
+    """A name that stays as it is in upper case.
+
+    PyTorch 2.13 keeps backends from outside under `name.upper()`. In a group of several backends it
+    looks for the first of these keys among names in lower case, to know the group's default, and
+    without one it warns when the group ends: "No backend of type 0 found". So the first key is ours
+    as groups spell it.
+    """
+
+    __slots__ = ()
+
+    def upper(self) -> Self:
+        return self
+
+
 def register() -> None:
     """Tell torch.distributed about the backend; part of `import torch`."""
     if dist.is_available() and dist.is_gloo_available():
         _C._distributed.set_make_gloo(_make_gloo)
-        dist.Backend.register_backend(
-            DISTRIBUTED_BACKEND_NAME, _create, extended_api=True, devices=[DEVICE_NAME]
-        )
+        for name in (_LowerCase(DISTRIBUTED_BACKEND_NAME), DISTRIBUTED_BACKEND_NAME):
+            dist.Backend.register_backend(name, _create, extended_api=True, devices=[DEVICE_NAME])
 
 
 def _make_gloo(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Any:

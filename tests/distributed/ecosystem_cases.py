@@ -16,12 +16,14 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch._subclasses import FakeTensorMode
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
+from torch.distributed.algorithms.join import Join
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
+    SequenceParallel,
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
@@ -117,6 +119,55 @@ def ddp_takes_the_hook_that_compresses_gradients(world: World) -> None:
     assert found[-1] < found[0]
 
 
+def gradients(model: nn.Module) -> list[torch.Tensor]:
+    found = [parameter.grad for parameter in model.parameters()]
+    return [gradient.cpu() for gradient in found if gradient is not None]
+
+
+@case(2)
+def ddp_adds_up_gradients_before_it_exchanges_them(world: World) -> None:
+    parts = made(0, world.size, 4, 32).to("spyre")
+    model, alone = DistributedDataParallel(net()), net()
+    with model.no_sync():
+        model(parts[world.rank]).sum().backward()
+    model(parts[world.rank]).sum().backward()
+    (2 * alone(parts.flatten(0, 1)).sum() / world.size).backward()
+    for found, expected in zip(gradients(model), gradients(alone), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+class OneOfTwo(nn.Module):
+    """Every rank leaves parameters out, and not the same ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.choices = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, which: int) -> torch.Tensor:
+        return self.choices[which](x)
+
+
+@case(2)
+def ddp_finds_parameters_that_a_rank_did_not_use(world: World) -> None:
+    model = DistributedDataParallel(OneOfTwo().to("spyre"), find_unused_parameters=True)
+    for _ in range(2):
+        model.zero_grad()
+        model(torch.ones(2, 4, device="spyre"), world.rank).sum().backward()
+    used = [choice.bias.grad for choice in model.module.choices]
+    assert used[2] is None
+    for gradient in used[:2]:  # 2 of the rank that used it, 0 of the other
+        same(gradient, torch.full((4,), 2 / world.size))
+
+
+@case(2)
+def ranks_with_fewer_batches_join_the_others(world: World) -> None:
+    model = DistributedDataParallel(net())
+    with Join([model]):
+        for _ in range(1 + 2 * world.rank):
+            model(torch.ones(2, 32, device="spyre")).sum().backward()
+    dist.barrier()
+
+
 @case(2)
 def fsdp2_follows_the_single_card_for_50_steps(world: World) -> None:
     expected = losses(net(), 0, 1)
@@ -137,11 +188,20 @@ def fsdp2_in_bfloat16_reduces_gradients_in_float32(world: World) -> None:
 
 @case(2)
 def a_distributed_checkpoint_comes_back(world: World) -> None:
+    comes_back(world, checkpoint.save)
+
+
+@case(2)
+def a_checkpoint_that_is_saved_meanwhile_comes_back(world: World) -> None:
+    comes_back(world, lambda state, **where: checkpoint.async_save(state, **where).result())
+
+
+def comes_back(world: World, save: Callable[..., object]) -> None:
     model = sharded(net(), world)
     before = [parameter.full_tensor().cpu() for parameter in model.parameters()]
     folder = [tempfile.mkdtemp() if world.rank == 0 else None]
     dist.broadcast_object_list(folder, src=0)
-    checkpoint.save({"model": model.state_dict()}, checkpoint_id=folder[0])
+    save({"model": model.state_dict()}, checkpoint_id=folder[0])
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
@@ -280,6 +340,18 @@ def a_tensor_parallel_mlp_compiles_in_one_graph(world: World) -> None:
         found = torch.compile(model, fullgraph=True)(x)
     assert counters["stats"]["unique_graphs"] == 1
     torch.testing.assert_close(found.cpu(), expected.cpu(), rtol=2**-7, atol=2**-9)
+
+
+@case(2)
+def a_norm_in_parts_of_the_sequence_is_the_norm(world: World) -> None:
+    x = made(0, 2, 4 * world.size, 32).to("spyre")
+    model = nn.Sequential(nn.LayerNorm(32)).to("spyre")
+    expected = model(x)
+    mesh = dist.init_device_mesh("spyre", (world.size,))
+    parallelize_module(model, mesh, {"0": SequenceParallel()})
+    found = model(x.chunk(world.size, 1)[world.rank])
+    assert found.to_local().shape == (2, 4, 32)
+    torch.testing.assert_close(found.full_tensor().cpu(), expected.cpu())
 
 
 def granite(**settings: int) -> nn.Module:

@@ -16,6 +16,28 @@ from typing import IO
 
 ROOT = Path(__file__).parents[2]
 
+# How a script for several ranks begins. On a busy machine they start far apart: they have more than
+# a minute to find each other, and a short time-out only for what shall fail.
+BEGIN = """
+import datetime, os, signal, sys, time
+from pathlib import Path
+import torch
+from torch import distributed as dist
+dist.init_process_group("spyreccl", timeout=datetime.timedelta(seconds=90))
+rank = dist.get_rank()
+x = torch.ones(1000, device="spyre")
+dist.all_reduce(x)
+
+def limit(seconds):
+    dist.group.WORLD.set_timeout(datetime.timedelta(seconds=seconds))
+
+def leave_with(ranks, folder):  # the store is in rank 0: it stays until the others are done
+    Path(folder, str(rank)).touch()
+    end = time.monotonic() + 60
+    while rank == 0 and len(os.listdir(folder)) < ranks and time.monotonic() < end:
+        time.sleep(0.1)
+"""
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -98,7 +120,7 @@ def run_cases(world: int, folder: Path) -> list[dict[str, str | None]]:
     Of a rank that died there is only its output, under no name.
     """
     ranks = start(["-m", "tests.distributed.worker", str(folder)], world)
-    outputs = finish(ranks, 240)
+    outputs = finish(ranks, 480)
     reports = [folder / f"rank{rank}.json" for rank in range(world)]
     return [
         json.loads(report.read_text()) if report.exists() else {"": output[-3000:]}

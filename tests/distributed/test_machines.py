@@ -6,19 +6,11 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.distributed import launch
-
-BEGIN = """
-import datetime, os, time
-import torch
-from torch import distributed as dist
-dist.init_process_group("spyreccl", timeout=datetime.timedelta(seconds=6))
-rank = dist.get_rank()
-x = torch.full((1000,), float(rank), device="spyre")
-"""
 
 
 def ip(*arguments: str) -> None:
@@ -66,21 +58,23 @@ def machines() -> Iterator[list[launch.Machine]]:
 
 def test_collectives_cross_machines_and_cards_are_counted_per_machine(machines) -> None:
     script = """
+x = torch.full((1000,), float(rank), device="spyre")
 dist.all_reduce(x)
 parts = [torch.empty_like(x) for _ in range(4)]
 dist.all_gather(parts, x + rank)
 print("said:", x.device, x[0].item(), [part[-1].item() for part in parts])
 dist.destroy_process_group()
 """
-    ranks = launch.start(["-c", BEGIN + script], 4, machines)
-    outputs = launch.finish(ranks, 60)
+    ranks = launch.start(["-c", launch.BEGIN + script], 4, machines)
+    outputs = launch.finish(ranks, 150)
     for rank, output in enumerate(outputs):
         assert f"said: spyre:{rank % 2} 6.0 [6.0, 7.0, 8.0, 9.0]" in output, output
 
 
-def test_machines_that_are_cut_off_are_named_and_do_not_hang(machines) -> None:
+def test_machines_that_are_cut_off_are_named_and_do_not_hang(machines, tmp_path: Path) -> None:
     """The store is on the first one: those on the second can't ask it who is missing."""
-    script = """
+    script = f"""
+limit(6)
 try:
     for _ in range(1000):
         dist.all_reduce(x)
@@ -88,15 +82,16 @@ try:
         time.sleep(0.1)
 except dist.DistBackendError as error:
     print("told:", error, flush=True)
+    leave_with(4, {str(tmp_path)!r})
     os._exit(3)  # at once: PyTorch would wait for the store
 """
-    ranks = launch.start(["-c", BEGIN + script], 4, machines)
-    end = time.monotonic() + 60
+    ranks = launch.start(["-c", launch.BEGIN + script], 4, machines)
+    end = time.monotonic() + 150
     while not all(b"works" in os.pread(rank.output.fileno(), 1 << 20, 0) for rank in ranks):
         assert time.monotonic() < end
         time.sleep(0.1)
     ip("-n", machines[0].prefix[-1], "link", "set", machines[0].interface, "down")
-    outputs = launch.finish(ranks, 60)
+    outputs = launch.finish(ranks, 150)
     assert [rank.process.returncode for rank in ranks] == [3] * 4, outputs
     for output in outputs[:2]:
         assert "rank 2 gives no sign of life" in output, output

@@ -15,7 +15,7 @@ from tests.distributed import cases
 
 
 def main(folder: Path, wanted: list[str]) -> None:
-    dist.init_process_group("cpu:gloo,spyre:spyreccl", timeout=datetime.timedelta(seconds=60))
+    dist.init_process_group("cpu:gloo,spyre:spyreccl", timeout=datetime.timedelta(seconds=120))
     report: dict[str, str | None] = {}
     world = cases.World(dist.get_rank(), dist.get_world_size())
     for name, case in cases.all_cases(world.size):

@@ -1,6 +1,7 @@
 // `torch_spyre._C._distributed`: what torch_spyre.distributed is made of.
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/bindings.h"
@@ -57,13 +58,15 @@ void bind_distributed(py::module_& m) {
       // Ranks that a new group leaves out have nothing to do for it.
       .def("perform_nocolor_split", [](SpyreBackend&, const py::object&) {});
   module.def("set_make_gloo", &set_make_gloo, py::arg("make"));
-  module.def("make_backend", &make_backend, py::arg("store"), py::arg("rank"), py::arg("name"),
-             py::arg("ranks"), py::arg("timeout"), unlocked);
+  // Wrapped: it raises DistBackendError, which pybind11 alone takes for a RuntimeError.
+  module.def("make_backend", torch::wrap_pybind_function_no_gil(&make_backend), py::arg("store"),
+             py::arg("rank"), py::arg("name"), py::arg("ranks"), py::arg("timeout"));
   module.def(
       "close",
       [] {
         distributed::stop_signs();
         distributed::abandon_all("the process ends");
+        distributed::begin_the_end();
       },
       unlocked, "Before the process ends: waits for nobody.");
 }

@@ -121,8 +121,8 @@ struct Exchange {
   Ticket after;
   int64_t bytes_out = 0, bytes_in = 0;  // over this card's link
   Begin begin;
-  uintptr_t line =
-      0;  // others do not wait for it: a send need not wait for what a receive waits for
+  // Exchanges of other lines do not wait for it: a send need not wait for what a receive waits for.
+  uintptr_t line = 0;
 };
 
 // ---- Figures ----------------------------------------------------------------------------------

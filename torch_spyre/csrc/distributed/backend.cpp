@@ -144,8 +144,7 @@ c10::intrusive_ptr<c10d::Backend> SpyreBackend::split(const c10::intrusive_ptr<c
 void SpyreBackend::abort() { group_->abandon("the process group was aborted"); }
 void SpyreBackend::shutdown() { group_->abandon("the process group was destroyed"); }
 
-// ---- Several as one
-// ------------------------------------------------------------------------------
+// ---- Several as one -----------------------------------------------------------------------------
 
 void SpyreBackend::startCoalescing() { coalescing_.emplace(); }
 

@@ -26,8 +26,8 @@ struct Call {
   uint64_t sequence = 0;
   std::chrono::milliseconds timeout{};
   std::vector<at::Tensor> results;
-  std::string
-      failure;  // why this rank could not read its inputs; the others are told that it is so
+  // Why this rank could not read its inputs; the others are told that it is so.
+  std::string failure;
 
   const Part* first() const;  // any of the parts; null for a barrier
   int64_t element_size() const;

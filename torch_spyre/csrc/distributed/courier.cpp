@@ -5,8 +5,19 @@
 
 namespace spyre::distributed {
 namespace {
+
 constexpr auto kLinger = std::chrono::seconds(2);
+
+struct End {
+  std::shared_mutex mutex;
+  bool has_begun = false;
+};
+End& the_end() {
+  static End* one = new End();  // threads may outlive statics
+  return *one;
 }
+
+}  // namespace
 
 void Courier::post(Task task) {
   const std::lock_guard lock(mutex_);
@@ -31,10 +42,19 @@ void Courier::serve() {
     tasks_.pop_front();
     lock.unlock();
     task();
-    task = nullptr;  // what it kept alive ends without the lock
+    let_go(task);  // without the lock
     lock.lock();
   }
   is_served_ = false;
+}
+
+BeforeTheEnd::BeforeTheEnd() : lock_(the_end().mutex) {}
+
+bool BeforeTheEnd::is_too_late() const { return the_end().has_begun; }
+
+void begin_the_end() {
+  const std::lock_guard lock(the_end().mutex);
+  the_end().has_begun = true;
 }
 
 }  // namespace spyre::distributed

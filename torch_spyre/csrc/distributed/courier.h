@@ -9,6 +9,8 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
+#include <utility>
 
 namespace spyre::distributed {
 
@@ -25,5 +27,31 @@ class Courier : public std::enable_shared_from_this<Courier> {
   std::deque<Task> tasks_;
   bool is_served_ = false;
 };
+
+// The last steps of a call let go of tensors, for which Python's lock may be needed. A thread that
+// waits for that lock when Python ends takes the process down with it. While this lives, the
+// process does not end; once it ends, nothing must be let go of.
+class BeforeTheEnd {
+ public:
+  BeforeTheEnd();
+  bool is_too_late() const;
+
+ private:
+  std::shared_lock<std::shared_mutex> lock_;
+};
+
+// Waits for all of these; call it without Python's lock. From now on it is too late.
+void begin_the_end();
+
+// Lets go of what `owner` has, unless it is too late for that.
+template <typename Owner>
+void let_go(Owner& owner) {
+  const BeforeTheEnd still;
+  if (still.is_too_late()) {
+    new Owner(std::move(owner));  // never freed: the process ends
+  } else {
+    owner = Owner();
+  }
+}
 
 }  // namespace spyre::distributed

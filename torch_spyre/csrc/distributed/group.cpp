@@ -31,6 +31,8 @@ std::exception_ptr as_error(const std::string& what) {
   }
 }
 
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 std::string list(const std::vector<int64_t>& numbers) {
   std::string text;
   for (const int64_t number : numbers) text += (text.empty() ? "" : " ") + std::to_string(number);
@@ -180,16 +182,18 @@ struct Group::Operation {
     if (!is_complete_) write_all(call.outputs, outputs);
   }
 
-  void complete(std::exception_ptr error) {
+  // False if it was complete before.
+  bool complete(std::exception_ptr error, bool is_news = true) {
     std::function<void()> finish;
     {
       const std::lock_guard lock(mutex_);
-      if (std::exchange(is_complete_, true)) return;
+      if (std::exchange(is_complete_, true)) return false;
       pins_.clear();
       std::swap(finish_, finish);
     }
     if (finish) finish();
-    work->complete(std::move(error));
+    work->complete(std::move(error), is_news);
+    return true;
   }
 
   ~Operation() {
@@ -212,12 +216,11 @@ void set_make_gloo(MakeGloo make) { gloo_maker() = std::move(make); }
 
 Group::Group(const c10::intrusive_ptr<c10d::Store>& store, int rank, std::string name,
              std::vector<int64_t> ranks, std::chrono::milliseconds timeout)
-    : transport_(gloo_maker()(c10::make_intrusive<c10d::PrefixStore>("gloo", store), rank,
-                              static_cast<int>(ranks.size()), timeout)),
-      name_(std::move(name)),
+    : name_(std::move(name)),
       ranks_(std::move(ranks)),
       timeout_(timeout),
-      progress_(Progress::start(store, rank, ranks_)) {
+      progress_(Progress::start(store, rank, ranks_)),
+      transport_(connect(store, rank)) {
   const std::lock_guard lock(groups().mutex);
   groups().all.insert(this);
 }
@@ -227,9 +230,30 @@ Group::~Group() {
   groups().all.erase(this);
 }
 
+std::string Group::members() const { return "group '" + name_ + "' (ranks " + list(ranks_) + ")"; }
+
 std::string Group::title(const Call& call) const {
-  return "spyreccl: " + numbered(call) + " of group '" + name_ + "' (ranks " + list(ranks_) +
-         ") on rank " + std::to_string(ranks_[rank()]);
+  return "spyreccl: " + numbered(call) + " of " + members() + " on rank " +
+         std::to_string(ranks_[rank()]);
+}
+
+// Waits until every member has come to make the group.
+c10::intrusive_ptr<c10d::Backend> Group::connect(const c10::intrusive_ptr<c10d::Store>& store,
+                                                 int rank) {
+  const std::chrono::milliseconds timeout = timeout_;
+  try {
+    return gloo_maker()(c10::make_intrusive<c10d::PrefixStore>("gloo", store), rank,
+                        static_cast<int>(ranks_.size()), timeout);
+  } catch (const std::exception& error) {
+    const std::string reason = first_line(error.what());
+    const std::string who = progress_->explain(0);
+    progress_->failed("making the group: " + (who.empty() ? reason : who));
+    C10_THROW_ERROR(DistBackendError, "spyreccl: " + members() + " could not be made on rank " +
+                                          std::to_string(ranks_[rank]) +
+                                          (who.empty() ? "" : ": " + who) + ". Time-out " +
+                                          std::to_string(timeout.count()) +
+                                          " ms; Gloo says: " + reason);
+  }
 }
 
 // ---- On the caller's thread ---------------------------------------------------------------------
@@ -356,11 +380,13 @@ void Group::run(Operation& operation, Body body) {
   }
   const Call& call = operation.call;
   if (!broken.empty()) {
-    operation.complete(as_error(title(call) + " can't run: the group failed before. " + broken));
+    operation.complete(as_error(title(call) + " can't run: the group failed before. " + broken),
+                       false);
     return;
   }
   try {
     operation.deliver((this->*body)(operation));
+    const BeforeTheEnd still;
     operation.complete(nullptr);
   } catch (const Disagreement& error) {
     const std::string why = call.failure.empty() ? error.what() : call.failure;
@@ -375,7 +401,7 @@ std::string Group::explained(const Call& call, int peer, const std::string& why)
   std::string what = title(call) + " failed";
   if (peer >= 0) what += ", peer rank " + std::to_string(ranks_[peer]);
   what += who.empty() ? "" : ": " + who;
-  const std::string reason = why.substr(0, why.find('\n'));
+  const std::string reason = first_line(why);
   progress_->failed(numbered(call) + ": " + (who.empty() ? reason : who));
   what += ". Time-out " + std::to_string(call.timeout.count()) + " ms; Gloo says: " + reason;
   const std::lock_guard lock(mutex_);
@@ -465,7 +491,7 @@ bool Group::is_broken() {
   return !broken_.empty();
 }
 
-void Group::abandon(const std::string& why) {
+void Group::abandon(const std::string& why, bool is_end_of_process) {
   std::vector<OperationPtr> operations;
   {
     const std::lock_guard lock(mutex_);
@@ -474,8 +500,12 @@ void Group::abandon(const std::string& why) {
       if (auto operation = weak.lock()) operations.push_back(std::move(operation));
     }
   }
+  bool is_news = true;  // of the first one: the others end for the same reason
   for (const OperationPtr& operation : operations) {
-    operation->complete(as_error(title(operation->call) + ": " + why));
+    if (operation->complete(as_error(title(operation->call) + ": " + why), is_news)) {
+      is_news = false;
+    }
+    if (is_end_of_process) operation->work->tell_error();  // its courier may never let go of it
   }
 }
 
@@ -487,7 +517,7 @@ void abandon_all(const std::string& why) {
       if (auto alive = group->weak_from_this().lock()) all.push_back(std::move(alive));
     }
   }
-  for (const auto& group : all) group->abandon(why);
+  for (const auto& group : all) group->abandon(why, true);
 }
 
 }  // namespace spyre::distributed

@@ -55,13 +55,14 @@ class Group : public std::enable_shared_from_this<Group> {
   bool is_broken();
 
   // Fails what is under way: nobody will wait for the other ranks any more.
-  void abandon(const std::string& why);
+  void abandon(const std::string& why, bool is_end_of_process = false);
 
  private:
   struct Operation;
   using OperationPtr = std::shared_ptr<Operation>;
   using Body = Bytes (Group::*)(Operation& operation);
 
+  c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int rank);
   OperationPtr make_operation(Call call, int peer, int tag);
   void profile(const Operation& operation, const cost::LinkTraffic& traffic, int64_t asked,
                const Ticket& after, const Ticket& ticket) const;
@@ -73,13 +74,14 @@ class Group : public std::enable_shared_from_this<Group> {
   Bytes run_send(Operation& operation);
   Bytes run_receive(Operation& operation);
   std::string title(const Call& call) const;  // for messages
+  std::string members() const;
   std::string explained(const Call& call, int peer, const std::string& why);
 
-  Transport transport_;
   const std::string name_;
   const std::vector<int64_t> ranks_;  // global
   std::atomic<std::chrono::milliseconds> timeout_;
-  const std::shared_ptr<Progress> progress_;
+  const std::shared_ptr<Progress> progress_;  // from before the others are waited for
+  Transport transport_;
   std::atomic<uint64_t> sequence_{0};
 
   std::mutex mutex_;              // of all below

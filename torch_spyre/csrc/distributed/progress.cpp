@@ -3,13 +3,15 @@
 #include <chrono>
 #include <future>
 #include <sstream>
+#include <stdexcept>
 #include <thread>
 
 namespace spyre::distributed {
 namespace {
 
 constexpr auto kInterval = std::chrono::milliseconds(500);
-constexpr auto kSilence = std::chrono::milliseconds(1300);  // two beats and some
+// How long a rank may be silent: a few beats, for a machine with more processes than processors.
+constexpr auto kSilence = std::chrono::seconds(2);
 // Calls of a store end when its connection does. A machine that is cut off ends none.
 constexpr auto kPatience = std::chrono::seconds(5);
 
@@ -71,6 +73,8 @@ std::string joined(const std::vector<std::string>& items) {
 
 std::shared_ptr<Progress> Progress::start(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                           std::vector<int64_t> names) {
+  // Fails at once if the store is gone. A new connection is tried until a time-out.
+  store->check({key_of(static_cast<size_t>(rank))});
   // A connection of its own: another thread may wait in the given one for long.
   std::shared_ptr<Progress> progress(new Progress(store->clone(), rank, std::move(names)));
   progress->beat();
@@ -79,7 +83,12 @@ std::shared_ptr<Progress> Progress::start(const c10::intrusive_ptr<c10d::Store>&
 }
 
 Progress::Progress(c10::intrusive_ptr<c10d::Store> store, int rank, std::vector<int64_t> names)
-    : store_(std::move(store)), rank_(rank), names_(std::move(names)) {}
+    : store_(std::move(store)), watch_(store_), rank_(rank), names_(std::move(names)) {}
+
+bool Progress::is_lost() {
+  if (watch_.is_gone()) is_lost_ = true;
+  return is_lost_;
+}
 
 void Progress::arrived(uint64_t sequence, const std::string& collective) {
   const std::lock_guard lock(mutex_);
@@ -94,7 +103,7 @@ void Progress::failed(const std::string& why) {
     own_.text = why;
   }
   beat();
-  if (is_lost_) return;
+  if (is_lost()) return;
   try {
     const std::string first = rank_name(static_cast<size_t>(rank_)) + " failed: " + why;
     if (!store_->check({kFailure})) {
@@ -118,7 +127,7 @@ void Progress::listen() {
 }
 
 void Progress::beat() {
-  if (is_lost_) return;
+  if (is_lost()) return;
   std::string sign;
   {
     const std::lock_guard lock(mutex_);
@@ -148,10 +157,16 @@ std::vector<Progress::Sign> Progress::signs() {
 }
 
 std::optional<Progress::Signs> Progress::signs_in_time() {
+  if (is_lost()) return std::nullopt;
   std::packaged_task<Signs()> task([self = shared_from_this()] {
-    std::vector<Sign> before = self->signs();
-    std::this_thread::sleep_for(kSilence);
-    return Signs{std::move(before), self->signs()};
+    Signs seen{self->signs(), {}};
+    const auto end = std::chrono::steady_clock::now() + kSilence;
+    do {
+      std::this_thread::sleep_for(kInterval / 2);
+      if (self->is_lost()) throw std::runtime_error("the store is gone");
+      seen.now = self->signs();
+    } while (!self->have_all_moved(seen) && std::chrono::steady_clock::now() < end);
+    return seen;
   });
   std::future<Signs> found = task.get_future();
   std::thread(std::move(task)).detach();  // not joined: it may be stuck in the store for good
@@ -161,6 +176,15 @@ std::optional<Progress::Signs> Progress::signs_in_time() {
   }
   is_lost_ = true;
   return std::nullopt;
+}
+
+bool Progress::have_all_moved(const Signs& seen) const {
+  for (size_t rank = 0; rank < seen.now.size(); ++rank) {
+    const bool is_own = static_cast<int>(rank) == rank_;
+    const Sign& sign = seen.now[rank];
+    if (!is_own && !sign.has_failed && sign.beat == seen.before[rank].beat) return false;
+  }
+  return true;
 }
 
 std::string Progress::rank_name(size_t rank) const {
@@ -183,11 +207,15 @@ std::string Progress::explain(uint64_t sequence) {
     const Sign& sign = now[rank];
     if (static_cast<int>(rank) == rank_) continue;
     const std::string last =
-        sign.sequence == 0 ? "nothing so far" : sign.text + " #" + std::to_string(sign.sequence);
+        sign.sequence == 0 ? "no collective yet" : sign.text + " #" + std::to_string(sign.sequence);
     if (sign.has_failed) {
       failed.push_back(rank_name(rank) + " failed: " + sign.text);
+    } else if (sign.beat < 0) {
+      gone.push_back(rank_name(rank) + " has not come to make the group");
     } else if (sign.beat == before[rank].beat) {
-      gone.push_back(rank_name(rank) + " gives no sign of life (its last sign: " + last + ")");
+      gone.push_back(rank_name(rank) +
+                     " gives no sign of life (its last sign, up to half a second before it went: " +
+                     last + ")");
     } else if (sign.sequence < sequence) {
       late.push_back(rank_name(rank) + " did not arrive (its last call: " + last + ")");
     }

@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "distributed/store_watch.h"
+
 namespace spyre::distributed {
 
 class Progress : public std::enable_shared_from_this<Progress> {
@@ -28,11 +30,12 @@ class Progress : public std::enable_shared_from_this<Progress> {
   void failed(const std::string& why);
 
   // Which ranks are to blame that this collective did not happen; "" if that can't be found out.
-  // Takes a little more than a second; a few if the store does not answer.
+  // Takes as long as it takes all to leave another sign, two seconds if one does not; a few more if
+  // the store does not answer.
   std::string explain(uint64_t sequence);
 
   void beat();  // leaves a sign, as long as the store is there
-  bool is_lost() const { return is_lost_; }
+  bool is_lost();
 
  private:
   struct Sign {
@@ -42,7 +45,7 @@ class Progress : public std::enable_shared_from_this<Progress> {
     std::string text;  // the collective, or why it failed
   };
 
-  // All signs, twice, so far apart that a rank that lives has left another one.
+  // All signs, twice: of a rank that lives they differ.
   struct Signs {
     std::vector<Sign> before;
     std::vector<Sign> now;
@@ -52,9 +55,11 @@ class Progress : public std::enable_shared_from_this<Progress> {
   std::vector<Sign> signs();
   void listen();                         // for the first failure of the group
   std::optional<Signs> signs_in_time();  // none if the store can't be reached
+  bool have_all_moved(const Signs& seen) const;
   std::string rank_name(size_t rank) const;
 
   const c10::intrusive_ptr<c10d::Store> store_;
+  const StoreWatch watch_;
   const int rank_;
   const std::vector<int64_t> names_;
   std::mutex mutex_;  // never held while the store is asked: it may not answer

@@ -4,6 +4,7 @@
 #include <system_error>
 #include <thread>
 
+#include "distributed/courier.h"
 #include "runtime/activity.h"
 #include "runtime/cards.h"
 #include "runtime/python_lock.h"
@@ -24,10 +25,35 @@ SpyreWork::SpyreWork(int rank, c10d::OpType type, const char* title,
           c10::ListType::create(c10::TensorType::get()),
           std::vector<c10::Device>{c10::Device(c10::kPrivateUse1, device)})) {}
 
-void SpyreWork::complete(std::exception_ptr error) {
+SpyreWork::~SpyreWork() { tell_error(); }
+
+void SpyreWork::tell_error() const {
+  const std::exception_ptr error = Work::exception();
+  if (error == nullptr || is_error_told_.exchange(true)) return;
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error& told) {
+    TORCH_WARN("nobody waited for a call that failed. ", told.what_without_backtrace());
+  } catch (const std::exception& told) {
+    TORCH_WARN("nobody waited for a call that failed. ", told.what());
+  }
+}
+
+bool SpyreWork::isSuccess() const {
+  is_error_told_ = true;
+  return Work::isSuccess();
+}
+
+std::exception_ptr SpyreWork::exception() const {
+  is_error_told_ = true;
+  return Work::exception();
+}
+
+void SpyreWork::complete(std::exception_ptr error, bool is_news) {
   if (is_completing_.exchange(true)) {
     return;
   }
+  if (!is_news) is_error_told_ = true;
   finish(error);
   {
     const std::lock_guard lock(asking_);
@@ -40,7 +66,10 @@ void SpyreWork::complete(std::exception_ptr error) {
   // the one that would carry it.
   auto self = c10::intrusive_ptr<SpyreWork>::reclaim_copy(this);
   try {
-    std::thread([self, error] { self->complete_future(error); }).detach();
+    std::thread([self, error]() mutable {
+      self->complete_future(error);
+      let_go(self);
+    }).detach();
   } catch (const std::system_error&) {  // there are too many
     complete_future(error);
   }
@@ -49,6 +78,7 @@ void SpyreWork::complete(std::exception_ptr error) {
 c10::intrusive_ptr<c10::ivalue::Future> SpyreWork::getFuture() {
   const std::lock_guard lock(asking_);
   is_future_known_ = true;
+  is_error_told_ = true;
   return future_;
 }
 

@@ -1,7 +1,8 @@
 // What a collective that was asked for gives back: c10d's Work.
 //
 // `wait` makes the current stream wait for the exchange, as other devices do, and the host as well:
-// an error is raised by the call that it belongs to, not by a later one.
+// an error is raised by the call that it belongs to, not by a later one. An error that nobody asked
+// for is a warning once the work is let go of.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -21,13 +22,18 @@ class SpyreWork final : public c10d::Work {
   // `queue` is the group's: futures are completed on it.
   SpyreWork(int rank, c10d::OpType type, const char* title, std::vector<at::Tensor> results,
             uint64_t sequence, c10::DeviceIndex device, QueueId queue);
+  ~SpyreWork() override;
 
   // The exchange behind it, as soon as the card knows it.
   void set_ticket(const Ticket& ticket) { ticket_.set_value(ticket); }
-  // Once; later calls change nothing.
-  void complete(std::exception_ptr error);
+  // Once; later calls change nothing. An error that only follows from another one is no news.
+  void complete(std::exception_ptr error, bool is_news = true);
+  // A warning if it failed and nobody knows.
+  void tell_error() const;
   void set_source(int rank) { source_ = rank; }
 
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void synchronize() override;
   std::vector<at::Tensor> result() override { return results_; }
@@ -45,6 +51,7 @@ class SpyreWork final : public c10d::Work {
   const QueueId queue_;
   int source_ = -1;
   std::atomic<bool> is_completing_{false};
+  mutable std::atomic<bool> is_error_told_{false};  // or somebody can still ask the future for it
   std::promise<Ticket> ticket_;
   std::shared_future<Ticket> known_ticket_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
