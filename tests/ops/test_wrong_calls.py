@@ -89,3 +89,95 @@ def test_where_the_cpu_does_not_count_from_the_end_the_card_does_not(name: str) 
 def test_the_fault_names_no_index_that_was_not_given(name: str, index: int, message: str) -> None:
     with pytest.raises(IndexError, match=message):
         _synchronised(lambda: FROM_EITHER_END[name](torch.tensor([index], device=DEVICE)))
+
+
+# ---- Attention ----------------------------------------------------------------------------------
+
+
+def _zeros(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.zeros(size, dtype=dtype)
+
+
+def _error(call: Callable[..., object], tensors: tuple[Tensor, ...]) -> str:
+    """What the card says; nothing of it has gone to the CPU and come back."""
+    torch.spyre.reset_fallback_stats()
+    with pytest.raises((RuntimeError, IndexError)) as caught:
+        call(*(x.to(DEVICE) for x in tensors))
+    assert not torch.spyre.fallback_stats()
+    return str(caught.value)
+
+
+HEADS = _zeros(2, 3, 4, 64)
+ATTENTION = {
+    "wider keys": (HEADS, _zeros(2, 3, 5, 80), _zeros(2, 3, 5, 64)),
+    "narrower keys": (HEADS, _zeros(2, 3, 5, 48), _zeros(2, 3, 5, 64)),
+    "fewer heads": (HEADS, _zeros(2, 2, 4, 64), _zeros(2, 2, 4, 64)),
+    "another batch": (HEADS, _zeros(3, 3, 4, 64), _zeros(3, 3, 4, 64)),
+    "another batch of values": (HEADS, HEADS, _zeros(3, 3, 4, 64)),
+    "a mask of more keys": (HEADS, HEADS, HEADS, _zeros(4, 5)),
+    "a mask of more queries": (HEADS, HEADS, HEADS, _zeros(5, 4)),
+    "a mask of fewer keys": (HEADS, HEADS, HEADS, _zeros(4, 3)),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_of_shapes_that_do_not_fit_is_the_error_of_the_cpu(name: str) -> None:
+    attend = torch.nn.functional.scaled_dot_product_attention
+    with pytest.raises(RuntimeError) as caught:
+        attend(*ATTENTION[name])
+    assert _error(attend, ATTENTION[name]).strip() == str(caught.value).strip()
+
+
+@pytest.mark.parametrize("length", [1, 4, 6])
+def test_attention_has_a_value_for_each_key(length: int) -> None:
+    # The CPU's own kernel takes no notice: it reads what lies beside the values.
+    tensors = (HEADS, _zeros(2, 3, 5, 64), _zeros(2, 3, length, 64))
+    message = _error(torch.nn.functional.scaled_dot_product_attention, tensors)
+    assert f"batch2 tensor to be: [6, 5] but got: [6, {length}]" in message
+
+
+# ---- Dtypes -------------------------------------------------------------------------------------
+
+MATRIX = torch.ones(3, 3)
+PRODUCTS: dict[str, Callable[..., Tensor]] = {
+    "mm": torch.mm,
+    "bmm": lambda a, b: torch.bmm(a[None], b[None]),
+    "mv": lambda a, b: a @ b[0],
+    "vm": lambda a, b: a[0] @ b,
+    "addmm": lambda a, b: torch.addmm(a, a, b),
+    "addmm of another bias": lambda a, b: torch.addmm(a, b, b),
+    "baddbmm": lambda a, b: torch.baddbmm(a[None], a[None], b[None]),
+    "baddbmm of another bias": lambda a, b: torch.baddbmm(a[None], b[None], b[None]),
+    "linear": torch.nn.functional.linear,
+    "linear with another bias": lambda a, b: torch.nn.functional.linear(a, a, b[0]),
+}
+
+
+@pytest.mark.parametrize(
+    "dtypes",
+    [
+        (torch.float32, torch.float16),
+        (torch.float16, torch.float32),
+        (torch.float16, torch.bfloat16),
+        (torch.float32, torch.int64),
+        (torch.int64, torch.float32),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_product_of_two_dtypes_is_the_error_of_the_cpu(
+    name: str, dtypes: tuple[torch.dtype, torch.dtype]
+) -> None:
+    tensors = (MATRIX.to(dtypes[0]), MATRIX.to(dtypes[1]))
+    with pytest.raises(RuntimeError) as caught:
+        PRODUCTS[name](*tensors)
+    assert _error(PRODUCTS[name], tensors) == str(caught.value)
+
+
+@pytest.mark.parametrize("convolve", [torch.conv2d, torch.conv_transpose2d])
+def test_a_convolution_of_two_dtypes_says_which(convolve: Callable[..., Tensor]) -> None:
+    x, weight = torch.ones(1, 2, 5, 5), torch.ones(2, 2, 3, 3)
+    message = _error(convolve, (x, weight.half()))
+    assert "Input type (torch.float32) and weight type (torch.float16) should be" in message
+    message = _error(convolve, (x.half(), weight))
+    assert "Input type (torch.float16) and weight type (torch.float32) should be" in message
