@@ -181,3 +181,44 @@ def test_a_convolution_of_two_dtypes_says_which(convolve: Callable[..., Tensor])
     assert "Input type (torch.float32) and weight type (torch.float16) should be" in message
     message = _error(convolve, (x.half(), weight))
     assert "Input type (torch.float16) and weight type (torch.float32) should be" in message
+
+
+# ---- Targets ------------------------------------------------------------------------------------
+
+LOGITS = torch.linspace(-2, 2, 21).view(3, 7)
+WEIGHTS = torch.linspace(0.5, 2, 7)
+
+
+def _loss(device: str, target: list[int], **options: object) -> tuple[Tensor, Tensor]:
+    x = LOGITS.to(device, copy=True).requires_grad_()
+    options = {key: v.to(device) if isinstance(v, Tensor) else v for key, v in options.items()}
+    loss = torch.nn.functional.cross_entropy(
+        x,
+        torch.tensor(target).to(device),
+        **options,  # type: ignore[arg-type]
+    )
+    loss.sum().backward()
+    assert x.grad is not None
+    return loss.detach().cpu(), x.grad.cpu()
+
+
+@pytest.mark.parametrize("options", [{}, {"weight": WEIGHTS}, {"reduction": "none"}], ids=str)
+def test_a_target_outside_of_the_classes_is_a_fault(options: dict[str, object]) -> None:
+    for wrong, named in ((7, "index 7"), (-1, "an index"), (-7, "an index")):
+        with pytest.raises(IndexError, match=f"^{named} is out of range for a table of 7 rows"):
+            _loss(DEVICE, [0, wrong, 6], **options)
+        torch.spyre.reset()
+
+
+@pytest.mark.parametrize("options", [{}, {"weight": WEIGHTS}, {"reduction": "none"}], ids=str)
+@pytest.mark.parametrize("ignored", [-100, -1, 7, 3])
+def test_a_target_that_is_ignored_may_lie_anywhere(
+    options: dict[str, object], ignored: int
+) -> None:
+    options = {**options, "ignore_index": ignored}
+    for own, of_cpu in zip(
+        _loss(DEVICE, [0, ignored, 6], **options),
+        _loss("cpu", [0, ignored, 6], **options),
+        strict=True,
+    ):
+        torch.testing.assert_close(own, of_cpu)

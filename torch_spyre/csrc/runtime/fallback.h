@@ -24,8 +24,8 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 void run_on_cpu_as(const c10::OperatorHandle& op, const c10::OperatorHandle& on_cpu,
                    torch::jit::Stack* stack);
 
-// With TORCH_SPYRE_FALLBACK=error, raises: the error of the call on the CPU, if it has one, else that
-// it must not run there. `arguments` are those of `on_cpu`.
+// With TORCH_SPYRE_FALLBACK=error, raises: the error of the call on the CPU, if it has one, else
+// that it must not run there. `arguments` are those of `on_cpu`.
 void check_fallback_allowed(const c10::OperatorHandle& op, const c10::OperatorHandle& on_cpu,
                             const torch::jit::Stack& arguments);
 
