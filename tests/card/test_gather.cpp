@@ -85,7 +85,8 @@ TEST(an_index_outside_the_table_is_a_fault_that_names_it) {
       CHECK(false);
     } catch (const CardFault& fault) {
       CHECK(fault.kind == CardFault::Kind::IndexError);
-      CHECK_EQ(std::string(fault.what()), "index " + std::to_string(wrong) +
+      const std::string what = wrong < 0 ? "an index" : "index " + std::to_string(wrong);
+      CHECK_EQ(std::string(fault.what()), what +
                                               " is out of range for a table of 5 rows (core 0, "
                                               "iteration 0, 2)");
     }

@@ -119,7 +119,8 @@ TEST(an_index_outside_is_a_fault_and_nothing_outside_is_written) {
       CHECK(false);
     } catch (const CardFault& fault) {
       CHECK(fault.kind == CardFault::Kind::IndexError);
-      CHECK_EQ(std::string(fault.what()), "index " + std::to_string(wrong) +
+      const std::string what = wrong < 0 ? "an index" : "index " + std::to_string(wrong);
+      CHECK_EQ(std::string(fault.what()), what +
                                               " is out of range for a table of 5 rows (core 0, "
                                               "iteration 1)");
     }

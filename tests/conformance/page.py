@@ -26,7 +26,8 @@ its own tests run on. Here every entry runs on the card and is compared with the
 non-contiguous inputs, in place, and with `out=` of the right size, empty, too large and transposed.
 
 This page is written by `make conformance`, which takes a few minutes; the results behind it are
-`docs/conformance.json`. `make test` runs a sample of it, another one for each commit.
+`docs/conformance.json`. `make test` runs a constant sample of it, `make test-slow`
+another one for each commit.
 
 ```shell
 python -m tests.conformance --ops "sort,*pool2d" --dtypes float16   # some entries

@@ -110,6 +110,21 @@ def compiled_ddp_follows_the_single_card(world: World) -> None:
 
 
 @case(2)
+def ddp_with_synchronised_batch_norms_follows_the_single_card(world: World) -> None:
+    """The norm of a rank's part alone would be another one."""
+
+    def normalised() -> nn.Module:
+        model = net()
+        model.norm = nn.BatchNorm1d(64)
+        return model.to("spyre")
+
+    expected = losses(normalised(), 0, 1, steps=5)
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(normalised())
+    found = losses(DistributedDataParallel(model), world.rank, world.size, steps=5)
+    follows(found, expected, 1e-4)
+
+
+@case(2)
 def ddp_takes_the_hook_that_compresses_gradients(world: World) -> None:
     """PowerSGD: what it hangs on futures starts and awaits collectives of the same group."""
     model = DistributedDataParallel(net())

@@ -189,7 +189,8 @@ def test_a_scatter_to_an_index_outside_is_a_fault(wrong: int) -> None:
         masks=(Mask(dim=TABLE_ROWS, valid=5),),
     )
     program = Program(symbols((FLOAT, source), (INT, index), (FLOAT, table)), (step,))
-    what = f"IndexError: index {wrong} is out of range for a table of 5 rows .core 0, iteration 2"
+    named = "an index" if wrong < 0 else f"index {wrong}"
+    what = f"IndexError: {named} is out of range for a table of 5 rows .core 0, iteration 2"
     with pytest.raises(_C._card.CardFault, match=what):
         run_on_card(program, [source, index, table])
 

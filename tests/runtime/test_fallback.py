@@ -199,3 +199,52 @@ def test_warn_mode_is_the_default(check_python) -> None:
 def test_another_mode_is_refused(check_python) -> None:
     done = check_python(_INVERSE.format(call=_CALL), TORCH_SPYRE_FALLBACK="maybe")
     assert "ValueError environment variable TORCH_SPYRE_FALLBACK='maybe'" in done.stdout
+
+
+MISTAKES = {
+    "mm": lambda x: x @ x,
+    "bmm": lambda x: x[None] @ x[None],
+    "addmm": lambda x: torch.addmm(x, x, x),
+    "cat": lambda x: torch.cat([x, x.t()]),
+    "layer_norm": lambda x: torch.nn.functional.layer_norm(x, (4,)),
+    "softmax": lambda x: x.softmax(5),
+    "embedding": torch.nn.functional.embedding,
+    "linalg.inv": torch.linalg.inv,
+    "irfft": lambda x: torch.fft.irfft(x, dim=7),
+}
+
+
+@pytest.mark.filterwarnings("error::torch_spyre.ops.fallbacks.FallbackWarning")
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_wrong_call_is_its_own_error_and_no_fallback(name: str) -> None:
+    x = torch.ones(2, 3)
+    with pytest.raises((RuntimeError, IndexError, TypeError)) as caught:
+        MISTAKES[name](*([x, x] if name == "embedding" else [x]))
+    x = x.to(DEVICE)
+    torch.spyre.reset_fallback_stats()
+    with pytest.raises(caught.type) as on_card:
+        MISTAKES[name](*([x, x] if name == "embedding" else [x]))
+    assert str(on_card.value).replace("spyre", "cpu") == str(caught.value)
+    assert not torch.spyre.fallback_stats()
+
+
+_SQUARE = "torch.linalg.inv(torch.ones(2, 3).to('spyre'))"
+
+
+def test_in_error_mode_a_wrong_call_is_its_own_error_too(check_python) -> None:
+    done = check_python(_INVERSE.format(call=_SQUARE), TORCH_SPYRE_FALLBACK="error")
+    assert "RuntimeError linalg.inv: A must be batches of square matrices" in done.stdout
+
+
+def test_a_call_that_error_mode_refuses_has_written_nothing(check_python) -> None:
+    in_place = """
+    import torch
+    x = torch.ones(2, 2, device="spyre")
+    try:
+        torch.linalg.inv(x + torch.eye(2, device="spyre"), out=x)
+    except RuntimeError as error:
+        print(error)
+    print(x.tolist())
+    """
+    done = check_python(in_place, TORCH_SPYRE_FALLBACK="error")
+    assert "forbids to run it" in done.stdout and "[[1.0, 1.0], [1.0, 1.0]]" in done.stdout

@@ -328,8 +328,8 @@ def _with_one_index(
 ) -> tuple[ir.TensorBox, list[ir.TensorBox]]:
     """The indexed dimensions as one, in front, and the index into that.
 
-    An index out of range must stay one, whatever the others are: it becomes the first that is out
-    of the range of the whole.
+    An index out of range must stay one, whatever the others are: it becomes -1 once it is
+    counted from the end, and the fault does not name it.
     """
     rest = [dim for dim in range(len(x.get_size())) if dim not in named]
     # A place in the flattened tensor is a number of its own, which no bucket can stand for.
@@ -351,7 +351,7 @@ def _with_one_index(
         else:
             place = lowerings[aten.add](lowerings[aten.mul](place, length), index)
             is_valid = lowerings[aten.logical_and](is_valid, is_inside)
-    place = lowerings[aten.where](is_valid, place, rows)
+    place = lowerings[aten.where](is_valid, place, -1 - rows)
     return flat, [place]
 
 

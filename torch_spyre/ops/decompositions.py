@@ -135,15 +135,22 @@ _NONE, _MEAN = 0, 1  # of at::Reduction
 def _targets(
     x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
-    """Where each row's target is, and how much each row counts."""
+    """Where each row's target is, and how much each row counts.
+
+    What a row counts is looked up, so a target outside of the classes is a fault.
+    """
     dim = _classes(x)
+    classes = x.shape[dim]
+    target = target.to(torch.int64)
     is_target = _numbers(x, dim) == target.unsqueeze(dim)
-    counts = (target != ignore_index).to(torch.float32)
-    if weight is not None:
-        shape = [1 if i != dim else -1 for i in range(x.dim())]
-        own = torch.where(is_target, weight.view(shape), 0)
-        counts = counts * torch.sum(own, dim, dtype=torch.float32)
-    return is_target, counts
+    is_counted = target != ignore_index
+    # No target counts from the end, also where a lookup does.
+    from_front = torch.where(target < 0, -1 - classes, target)
+    place = torch.where(is_counted, from_front, 0).reshape(-1)
+    if weight is None:  # compiled, Inductor computes the ones in place of looking them up
+        weight = torch.ones(classes, dtype=torch.float32, device=x.device)
+    own = torch.index_select(weight, 0, place).view(target.shape).to(torch.float32)
+    return is_target, torch.where(is_counted, own, 0)
 
 
 def _classes(x: Tensor) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 
 import torch
@@ -88,6 +89,7 @@ RAISES_TRACE_ERRORS = False
 def _traced(name: str, args: Sequence[Argument]) -> Plan:
     from torch_spyre.ops.trace import plan_traced  # brings the compiler's passes
 
+    _check_one_dtype(name, args)
     try:
         return plan_traced(name, args)
     except (UnsupportedError, OverflowError):
@@ -96,6 +98,30 @@ def _traced(name: str, args: Sequence[Argument]) -> Plan:
         if RAISES_TRACE_ERRORS:
             raise
         raise UnsupportedError(f"tracing {name} failed: {type(error).__name__}: {error}") from error
+
+
+# Their operands must have one dtype, of which PyTorch's forms for all devices take no notice.
+_PRODUCTS = frozenset(
+    f"aten::{name}{mark}"
+    for name, mark in product(("mm", "bmm", "addmm", "baddbmm"), ("", "_", ".out"))
+)
+_CONVOLUTION = "aten::convolution_overrideable"
+
+
+def _check_one_dtype(name: str, args: Sequence[Argument]) -> None:
+    if name not in _PRODUCTS and name != _CONVOLUTION:
+        return
+    operands = args[:-1] if name.endswith(".out") else args
+    dtypes = [operand.dtype for operand in operands if isinstance(operand, TensorMeta)]
+    if len(set(dtypes)) < 2:
+        return
+    if name in _PRODUCTS:
+        raise UnsupportedError("operands of several dtypes")  # the CPU says so
+    what = "bias" if dtypes[0] is dtypes[1] else "weight"
+    raise RuntimeError(
+        f"Input type ({dtypes[0]}) and {what} type ({dtypes[-1 if what == 'bias' else 1]}) "
+        "should be the same"
+    )
 
 
 def plan_copy(to: TensorMeta, source: TensorMeta) -> Plan:

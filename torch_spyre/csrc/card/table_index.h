@@ -28,10 +28,12 @@ inline int32_t index_at(const std::byte* place) {
   for (int dim = 0; dim < step.record->rank; ++dim) {
     place += (dim == 0 ? "" : ", ") + std::to_string(step.start[dim] + point[dim]);
   }
+  // A program counts negative indices from the end, or has -1 for one of several that is outside:
+  // such a number is not the one that was given.
+  const std::string what = index < 0 ? "an index" : "index " + std::to_string(index);
   throw CardFault(CardFault::Kind::IndexError,
-                  "index " + std::to_string(index) + " is out of range for a table of " +
-                      std::to_string(table_rows(step)) + " rows (core " +
-                      std::to_string(step.core) + ", iteration " + place + ")");
+                  what + " is out of range for a table of " + std::to_string(table_rows(step)) +
+                      " rows (core " + std::to_string(step.core) + ", iteration " + place + ")");
 }
 
 }  // namespace spyre

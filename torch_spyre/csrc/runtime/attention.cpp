@@ -56,6 +56,28 @@ int64_t choose(const Tensor& query, const Tensor& key, const Tensor& value,
   return is_composed ? kMath : static_cast<int64_t>(sdp::SDPBackend::overrideable);
 }
 
+// What PyTorch's own products of the parts would say.
+void check_factors(int64_t batch, int64_t inner, int64_t given) {
+  TORCH_CHECK(inner == given, "Expected size for first two dimensions of batch2 tensor to be: [",
+              batch, ", ", inner, "] but got: [", batch, ", ", given, "].");
+}
+
+void check_shapes(const Tensor& query, const Tensor& key, const Tensor& value,
+                  const optional<Tensor>& mask) {
+  const int64_t queries = query.size(-2), keys = key.size(-2), rank = query.dim();
+  const int64_t batch = c10::multiply_integers(query.sizes().slice(0, rank - 2));
+  check_factors(batch, query.size(-1), key.size(-1));
+  check_factors(batch, keys, value.size(-2));
+  if (!mask || !mask->defined()) {
+    return;
+  }
+  for (const auto& [dim, length] : {std::pair{rank - 2, queries}, std::pair{rank - 1, keys}}) {
+    const int64_t given = mask->size(dim - rank);
+    TORCH_CHECK(given == 1 || given == length, "The size of tensor a (", length,
+                ") must match the size of tensor b (", given, ") at non-singleton dimension ", dim);
+  }
+}
+
 // `spyre::attention`, with the rest that PyTorch's form returns for a backward that never comes.
 std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>
 attention_and_nothing_else(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -63,6 +85,7 @@ attention_and_nothing_else(const Tensor& query, const Tensor& key, const Tensor&
                            bool /*return_debug_mask*/, optional<double> scale) {
   TORCH_CHECK(dropout == 0, "_scaled_dot_product_fused_attention_overrideable has no dropout on ",
               "the card; call scaled_dot_product_attention, which composes it");
+  check_shapes(query, key, value, bias);
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("spyre::attention", "")
                              .typed<Tensor(const Tensor&, const Tensor&, const Tensor&,

@@ -5,6 +5,7 @@
 #include <ATen/core/enum_tag.h>
 #include <ATen/native/CPUFallback.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -185,6 +186,35 @@ void describe(std::ostream& text, const c10::IValue& value) {
   }
 }
 
+at::Tensor on_host(const at::Tensor& tensor) { return tensor.defined() ? tensor.cpu() : tensor; }
+
+// The arguments, with copies on the host for those on the card: what is written there is lost.
+torch::jit::Stack arguments_on_host(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  const size_t count = op.schema().arguments().size();
+  torch::jit::Stack host;
+  for (size_t index = stack.size() - count; index < stack.size(); ++index) {
+    const c10::IValue& value = stack[index];
+    if (value.isTensor()) {
+      host.emplace_back(on_host(value.toTensor()));
+    } else if (value.isTensorList()) {
+      std::vector<at::Tensor> tensors = value.toTensorVector();
+      std::transform(tensors.begin(), tensors.end(), tensors.begin(), on_host);
+      host.emplace_back(std::move(tensors));
+    } else if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> tensors;
+      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+        tensors.push_back(tensor ? std::optional(on_host(*tensor)) : std::nullopt);
+      }
+      host.emplace_back(std::move(tensors));
+    } else if (value.isDevice()) {
+      host.emplace_back(c10::Device(c10::kCPU));
+    } else {
+      host.push_back(value);
+    }
+  }
+  return host;
+}
+
 [[noreturn]] void refuse(const c10::OperatorHandle& op, const c10::OperatorHandle& described,
                          const torch::jit::Stack& stack) {
   std::ostringstream text;
@@ -214,13 +244,7 @@ bool returns_view(const c10::FunctionSchema& schema) {
 // A view of card memory can't be had from the CPU, and a copy in its place would swallow what is
 // written to it. A view with a dtype that the card lacks is the dtype's error.
 [[noreturn]] void refuse_view(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  const size_t count = op.schema().arguments().size();
-  torch::jit::Stack host;
-  for (size_t index = stack.size() - count; index < stack.size(); ++index) {
-    const c10::IValue& value = stack[index];
-    const bool is_tensor = value.isTensor() && value.toTensor().defined();
-    host.push_back(is_tensor ? c10::IValue(value.toTensor().cpu()) : value);
-  }
+  torch::jit::Stack host = arguments_on_host(op, stack);
   op.callBoxed(&host);
   for (const c10::IValue& value : host) {
     if (value.isTensor()) {
@@ -236,12 +260,22 @@ bool returns_view(const c10::FunctionSchema& schema) {
 
 }  // namespace
 
-void note_fallback(const c10::OperatorHandle& op, const c10::OperatorHandle& described,
-                   const torch::jit::Stack& arguments) {
-  const FallbackMode mode = environment().fallback;
-  if (mode == FallbackMode::Error) {
-    refuse(op, described, arguments);
+void check_fallback_allowed(const c10::OperatorHandle& op, const c10::OperatorHandle& on_cpu,
+                            const torch::jit::Stack& arguments) {
+  if (environment().fallback != FallbackMode::Error) {
+    return;
   }
+  // A call that is wrong anywhere has an error of its own, which says more.
+  torch::jit::Stack tried = [&] {
+    const auto allowed = unread_results(on_cpu, arguments);
+    return arguments_on_host(on_cpu, arguments);
+  }();
+  on_cpu.callBoxed(&tried);
+  refuse(op, on_cpu, arguments);
+}
+
+void note_fallback(const c10::OperatorHandle& op) {
+  const FallbackMode mode = environment().fallback;
   const std::string name = full_name(op);
   std::function<void(const std::string&)> warn;
   {
@@ -266,10 +300,13 @@ void run_on_cpu_as(const c10::OperatorHandle& op, const c10::OperatorHandle& on_
   if (returns_view(on_cpu.schema())) {
     refuse_view(on_cpu, *stack);
   }
-  note_fallback(op, on_cpu, *stack);
-  const CpuRandom random(on_cpu, *stack);
-  const auto allowed = unread_results(on_cpu, *stack);
-  at::native::cpu_fallback(on_cpu, stack);
+  check_fallback_allowed(op, on_cpu, *stack);
+  {
+    const CpuRandom random(on_cpu, *stack);
+    const auto allowed = unread_results(on_cpu, *stack);
+    at::native::cpu_fallback(on_cpu, stack);
+  }
+  note_fallback(op);  // not of a call that raised: the card did not lack anything
 }
 
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {

@@ -24,10 +24,13 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 void run_on_cpu_as(const c10::OperatorHandle& op, const c10::OperatorHandle& on_cpu,
                    torch::jit::Stack* stack);
 
-// Counts a call that the CPU takes over, and warns about the first of its kind. `arguments` are
-// those of `described`.
-void note_fallback(const c10::OperatorHandle& op, const c10::OperatorHandle& described,
-                   const torch::jit::Stack& arguments);
+// With TORCH_SPYRE_FALLBACK=error, raises: the error of the call on the CPU, if it has one, else
+// that it must not run there. `arguments` are those of `on_cpu`.
+void check_fallback_allowed(const c10::OperatorHandle& op, const c10::OperatorHandle& on_cpu,
+                            const torch::jit::Stack& arguments);
+
+// Counts a call that the CPU has taken over, and warns about the first of its kind.
+void note_fallback(const c10::OperatorHandle& op);
 
 // Called the first time that an operation falls back. Set by the module.
 void set_fallback_warning(std::function<void(const std::string& name)> warn);

@@ -63,10 +63,11 @@ void run_with_gradient(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
     op.callBoxed(stack);
     return;
   }
-  note_fallback(op, op, *stack);
+  check_fallback_allowed(op, op, *stack);
   move(stack, count, c10::kCPU);
   op.callBoxed(stack);
   move(stack, op.schema().returns().size(), *device);
+  note_fallback(op);
 }
 
 // PyTorch makes float64 statistics for an empty batch, which nobody reads; here they are float32.

@@ -35,11 +35,12 @@ def gather_rows(tracer: Tracer, table: Tensor, dim: int, index: Tensor) -> Tenso
     if result.numel() == 0:
         return result
     if not any(n > 1 for n in (*before, *after)):  # rows of one element
-        place = _place(tracer, (table.shape[dim],), [index], index.shape)
+        place = _place(tracer, (table.shape[dim],), [index], index.shape, from_end=False)
         return _gather_elements(tracer, table, place.view(result.shape), result)
     if not tracer.may_gather_rows:
         made, shape = _expanded_indices(tracer, table, [None] * dim + [index])
-        return _gather_elements(tracer, table, _place(tracer, table.shape, made, shape), result)
+        place = _place(tracer, table.shape, made, shape, from_end=False)
+        return _gather_elements(tracer, table, place, result)
     tracer.gathers_rows = True
     if index.dtype not in (torch.int32, torch.int64):
         index = tracer.as_dtype(index, torch.int32)
@@ -94,7 +95,7 @@ def _flat(tracer: Tracer, x: Tensor, dtype: torch.dtype | None = None) -> Tensor
 
 
 def _gather_elements(tracer: Tracer, x: Tensor, place: Tensor, result: Tensor) -> Tensor:
-    """result = flat x [place]; -1 is outside."""
+    """result = flat x [place]; a place outside of x is a fault."""
     table = _flat(tracer, x)
 
     def steps(emitter: Emitter, view: ViewOf) -> None:
@@ -105,10 +106,19 @@ def _gather_elements(tracer: Tracer, x: Tensor, place: Tensor, result: Tensor) -
 
 
 def _place(
-    tracer: Tracer, size: Sequence[int], indices: Sequence[Tensor], shape: Sequence[int]
+    tracer: Tracer,
+    size: Sequence[int],
+    indices: Sequence[Tensor],
+    shape: Sequence[int],
+    *,
+    from_end: bool,
 ) -> Tensor:
     """Where in a dense tensor of this size the elements are that indices name, one per dimension,
-    each broadcast to `shape`. Outside of the tensor: -1."""
+    each broadcast to `shape`. Negative ones count from the end once, or not at all.
+
+    What is outside stays outside: a single index as it is, so that the fault names it, several
+    as -1.
+    """
     with tracer:
         place: Tensor | None = None
         is_inside: Tensor | None = None
@@ -118,9 +128,11 @@ def _place(
             part = index
             if not getattr(index, _IS_INSIDE, False):
                 part = part.to(torch.int32)
-                fits = (part >= -n) & (part < n)
-                is_inside = fits if is_inside is None else is_inside & fits
-                part = torch.where(part < 0, part + n, part)
+                if from_end:
+                    part = torch.where(part < 0, part + n, part)
+                if len(size) > 1:
+                    fits = (part >= 0) & (part < n)
+                    is_inside = fits if is_inside is None else is_inside & fits
             if step != 1:
                 part = part * step
             place = part if place is None else place + part
@@ -153,7 +165,8 @@ def gather(tracer: Tracer, func: Any, x: Tensor, dim: int, index: Tensor, **opti
     if result.numel() == 0:
         return result
     shape = index.shape or (1,)
-    place = _place(tracer, x.shape or (1,), _coordinates(tracer, x, dim, index), shape)
+    coordinates = _coordinates(tracer, x, dim, index)
+    place = _place(tracer, x.shape or (1,), coordinates, shape, from_end=False)
     return _gather_elements(tracer, x, place.view(result.shape), result)
 
 
@@ -169,7 +182,7 @@ def take(tracer: Tracer, func: Any, x: Tensor, index: Tensor) -> Tensor:
     result: Tensor = func(x, index)
     if result.numel() == 0:
         return result
-    place = _place(tracer, (x.numel(),), [index], index.shape)
+    place = _place(tracer, (x.numel(),), [index], index.shape, from_end=True)
     return _gather_elements(tracer, x, place, result)
 
 
@@ -215,7 +228,8 @@ def index(tracer: Tracer, func: Any, x: Tensor, indices: Sequence[Tensor | None]
     result = tracer.new(shape, x.dtype)
     if result.numel() == 0:
         return result
-    return _gather_elements(tracer, x, _place(tracer, x.shape, made, shape), result)
+    place = _place(tracer, x.shape, made, shape, from_end=True)
+    return _gather_elements(tracer, x, place, result)
 
 
 # ---- Scattering ---------------------------------------------------------------------------------
@@ -259,7 +273,8 @@ def _scattered(
     if index.numel() == 0:
         return tracer.convert(x, tracer.new(x.shape, x.dtype))
     shape = index.shape or (1,)
-    place = _place(tracer, x.shape or (1,), _coordinates(tracer, x, dim, index), shape)
+    coordinates = _coordinates(tracer, x, dim, index)
+    place = _place(tracer, x.shape or (1,), coordinates, shape, from_end=False)
     if source.dim():
         source = source[tuple(slice(0, n) for n in index.shape)] if index.dim() else source
     return _scatter(tracer, opcode, x, place.view(index.shape), source.expand(index.shape))
@@ -355,7 +370,7 @@ def index_put(
     made, shape = _expanded_indices(tracer, x, indices)
     if prod(shape) == 0:
         return tracer.convert(x, tracer.new(x.shape, x.dtype))
-    place = _place(tracer, x.shape, made, shape)
+    place = _place(tracer, x.shape, made, shape, from_end=True)
     opcode = "scatter_add" if accumulate else "scatter"
     return _scatter(tracer, opcode, x, place, values.expand(tuple(shape)))
 

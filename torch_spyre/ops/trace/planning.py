@@ -29,6 +29,7 @@ from torch_spyre.ops.trace import (  # noqa: F401 (they register)
     order,
     random_numbers,
     resampling,
+    synchronised_norm,
     windows,
 )
 from torch_spyre.ops.trace.decompositions import DECOMPOSITIONS
