@@ -189,7 +189,8 @@ class Launch {
 
   void run_cores(size_t begin, size_t end, const std::vector<int>& cores, const Loops& loops) {
     const int count = static_cast<int>(cores.size());
-    std::atomic<int> next{0};
+    const int workers = is_parallel_ ? std::min(pool_.threads(), count) : 1;
+    Shares shares(count, workers);
     std::vector<std::exception_ptr> failures(cores.size());
     const auto work = [&](int worker) {
       Machine machine = machine_;
@@ -197,7 +198,7 @@ class Launch {
         machine.lx += worker * kLxBytes;
         machine.lx_stride = 0;
       }
-      for (int i = next++; i < count; i = next++) {
+      for (int i; (i = shares.take(worker)) < count;) {
         Loops own = loops;
         try {
           run_core(machine, begin, end, cores[i], own);
@@ -207,7 +208,7 @@ class Launch {
       }
     };
     if (is_parallel_) {
-      pool_.run(std::min(pool_.threads(), count), work);
+      pool_.run(workers, work);
     } else {
       work(0);
     }

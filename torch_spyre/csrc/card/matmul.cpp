@@ -266,10 +266,10 @@ void cut(const Problem& problem, int64_t row_pieces, int64_t panel_pieces,
          std::vector<Task>& tasks) {
   const auto rows = static_cast<int64_t>(problem.rows.size());
   const auto panels = static_cast<int64_t>(problem.panels.size());
-  for (int64_t j = 0; j < panel_pieces; ++j) {
-    const int64_t panel = panels * j / panel_pieces;
-    for (int64_t i = 0; i < row_pieces; ++i) {
-      const int64_t row = rows * i / row_pieces;
+  for (int64_t i = 0; i < row_pieces; ++i) {
+    const int64_t row = rows * i / row_pieces;
+    for (int64_t j = 0; j < panel_pieces; ++j) {
+      const int64_t panel = panels * j / panel_pieces;
       tasks.push_back({&problem, row, rows * (i + 1) / row_pieces - row, panel,
                        panels * (j + 1) / panel_pieces - panel});
     }
@@ -285,6 +285,10 @@ std::vector<Task> make_tasks(const std::vector<Problem>& problems, int lanes, in
     const auto rows = static_cast<int64_t>(problem.rows.size());
     const auto panels = static_cast<int64_t>(problem.panels.size());
     int64_t row_pieces = pieces_of(rows, kTaskRows);
+    // Rows for each thread: what a thread makes of them, it has in its caches afterwards.
+    if (wanted >= threads && rows >= 2 * kFewRows * threads) {
+      row_pieces = std::max<int64_t>(row_pieces, threads);
+    }
     int64_t panel_pieces = pieces_of(panels * lanes, kTaskColumns);
     panel_pieces = std::min(panel_pieces, panels);
     // Halves whatever is larger, down to a stick of columns and a few rows.

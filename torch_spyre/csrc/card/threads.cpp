@@ -31,14 +31,36 @@ int host_threads() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-struct ThreadPool::Batch {
-  Batch(int count, const Task& task) : count(count), task(task) {}
+Shares::Shares(int count, int parts) : count_(count), shares_(static_cast<size_t>(parts)) {
+  for (int64_t i = 0; i < parts; ++i) {
+    shares_[i].next = static_cast<int>(count * i / parts);
+    shares_[i].end = static_cast<int>(count * (i + 1) / parts);
+  }
+}
 
-  bool has_work() const { return next.load(std::memory_order_relaxed) < count; }
+bool Shares::has_any() const {
+  return std::any_of(shares_.begin(), shares_.end(), [](const Share& share) {
+    return share.next.load(std::memory_order_relaxed) < share.end;
+  });
+}
+
+int Shares::take(int part) {
+  for (size_t i = 0; i < shares_.size(); ++i) {
+    Share& share = shares_[(static_cast<size_t>(part) + i) % shares_.size()];
+    if (share.next.load(std::memory_order_relaxed) >= share.end) continue;
+    const int item = share.next.fetch_add(1, std::memory_order_relaxed);
+    if (item < share.end) return item;
+  }
+  return count_;
+}
+
+struct ThreadPool::Batch {
+  Batch(int count, int threads, const Task& task)
+      : count(count), task(task), shares(count, threads) {}
 
   const int count;
   const Task& task;  // outlives the batch's work: `run` waits for it
-  std::atomic<int> next{0};
+  Shares shares;
   // Written under the pool's lock.
   std::atomic<int> finished{0};
   int failed_task = 0;
@@ -61,7 +83,7 @@ void ThreadPool::run(int count, const Task& task) {
     for (int i = 0; i < count; ++i) task(i);
     return;
   }
-  auto batch = std::make_shared<Batch>(count, task);
+  auto batch = std::make_shared<Batch>(count, threads_, task);
   std::list<std::shared_ptr<Batch>>::iterator place;
   {
     std::lock_guard lock(mutex_);
@@ -70,7 +92,7 @@ void ThreadPool::run(int count, const Task& task) {
     posted_.fetch_add(1, std::memory_order_relaxed);
   }
   wake_.notify_all();
-  work_on(*batch);
+  work_on(*batch, 0);
   look_until([&] { return batch->finished.load(std::memory_order_relaxed) == count; });
   std::unique_lock lock(mutex_);
   finished_.wait(lock, [&] { return batch->finished == count; });
@@ -81,35 +103,36 @@ void ThreadPool::run(int count, const Task& task) {
 
 void ThreadPool::start_workers() {
   while (static_cast<int>(workers_.size()) < threads_ - 1) {
-    workers_.emplace_back([this] { work(); });
+    const int thread = static_cast<int>(workers_.size()) + 1;
+    workers_.emplace_back([this, thread] { work(thread); });
   }
 }
 
-void ThreadPool::work() {
+void ThreadPool::work(int thread) {
   const CardArithmetic arithmetic;
   std::unique_lock lock(mutex_);
   for (;;) {
     std::shared_ptr<Batch> batch;
     wake_.wait(lock, [&] {
       auto found = std::find_if(batches_.begin(), batches_.end(),
-                                [](const auto& candidate) { return candidate->has_work(); });
+                                [](const auto& candidate) { return candidate->shares.has_any(); });
       if (found != batches_.end()) batch = *found;
       return is_stopping_ || batch;
     });
     if (is_stopping_) return;
     const uint64_t known = posted_.load(std::memory_order_relaxed);
     lock.unlock();
-    work_on(*batch);
+    work_on(*batch, thread);
     look_until([&] { return posted_.load(std::memory_order_relaxed) != known; });
     lock.lock();
   }
 }
 
-void ThreadPool::work_on(Batch& batch) {
+void ThreadPool::work_on(Batch& batch, int thread) {
   int finished = 0;
   int failed_task = 0;
   std::exception_ptr failure;
-  for (int i; (i = batch.next.fetch_add(1, std::memory_order_relaxed)) < batch.count;) {
+  for (int i; (i = batch.shares.take(thread)) < batch.count;) {
     try {
       batch.task(i);
     } catch (...) {

@@ -32,6 +32,26 @@ class CardArithmetic {
   std::fenv_t before_;
 };
 
+// Items 0 to `count` - 1, divided among parts. A part takes its own ones in order, then what others
+// have left. So the same part works on the same items of one batch after the other, as long as all
+// keep pace, and finds what it wrote in the caches of its own host core.
+class Shares {
+ public:
+  Shares(int count, int parts);
+  bool has_any() const;
+  // The next item for a part; `count` or more if there is none.
+  int take(int part);
+
+ private:
+  struct alignas(64) Share {
+    std::atomic<int> next{0};
+    int end = 0;
+  };
+
+  const int count_;
+  std::vector<Share> shares_;
+};
+
 // A pool whose callers work too: `run` with n threads wakes at most n - 1 others. The card's
 // engines call it at the same time; their batches share the workers.
 class ThreadPool {
@@ -45,7 +65,8 @@ class ThreadPool {
 
   int threads() const { return threads_; }
 
-  // Calls `task(i)` for each i below `count`, in any order, and returns when all are done. An
+  // Calls `task(i)` for each i below `count`, in any order, and returns when all are done. The
+  // caller begins with the first ones: each thread has a share of its own, see Shares. An
   // exception of a task is thrown again here; of several, the one with the smallest i.
   void run(int count, const Task& task);
 
@@ -53,8 +74,8 @@ class ThreadPool {
   struct Batch;
 
   void start_workers();  // under the lock; on first need, so that an unused card costs no thread
-  void work();
-  void work_on(Batch& batch);
+  void work(int thread);
+  void work_on(Batch& batch, int thread);
 
   const int threads_;
   std::mutex mutex_;

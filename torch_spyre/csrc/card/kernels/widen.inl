@@ -157,19 +157,31 @@ SPYRE_INLINE Widened widen_any(const std::byte* from) {
 }
 #endif
 
+#if SPYRE_FMA_WIDTH != 0
+template <int kCount>
+SPYRE_INLINE void load_numbers(const std::byte* from, Word* to) {
+  uint32_t symbols = 0;
+#pragma GCC unroll 4
+  for (int i = 0; i < kCount; i += Widened::kElements) {
+    const Widened widened = widen_numbers(from + 2 * i, symbols);
+    __builtin_memcpy(to + i, &widened, sizeof(widened));
+  }
+  if (symbols != 0) load<Sen169>(from, to, kCount);
+}
+#endif
+
 static void load_sen169(const std::byte* from, Word* to, int64_t n) {
 #if SPYRE_FMA_WIDTH != 0
-  constexpr int64_t kStick = kStickBytes / 2;
+  constexpr int kStick = kStickBytes / 2;
   for (; n >= kStick; n -= kStick) {
-    uint32_t symbols = 0;
-#pragma GCC unroll 4
-    for (int i = 0; i < kStick; i += Widened::kElements) {
-      const Widened widened = widen_numbers(from + 2 * i, symbols);
-      __builtin_memcpy(to + i, &widened, sizeof(widened));
-    }
-    if (symbols != 0) load<Sen169>(from, to, kStick);
+    load_numbers<kStick>(from, to);
     from += kStickBytes;
     to += kStick;
+  }
+  for (; n >= Widened::kElements; n -= Widened::kElements) {  // heads may be half a stick wide
+    load_numbers<Widened::kElements>(from, to);
+    from += 2 * Widened::kElements;
+    to += Widened::kElements;
   }
 #endif
   load<Sen169>(from, to, n);
