@@ -1,6 +1,7 @@
 // Chains against the same steps one by one: flags change how steps run, never their bits.
 #include <algorithm>
 #include <cstring>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -316,6 +317,45 @@ TEST(a_long_chain_gives_the_bits_of_its_steps) {
     results.push_back(to);
   }
   CHECK(memory_after(builder, 6, 1) == memory_after(without_flags(builder), 6, 1));
+}
+
+// Simple operations and tables on sticks, nothing stored before the end: results go from step to
+// step as words or as sticks, in rows that are used again.
+TEST(tables_and_simple_operations_in_any_order_give_the_bits_of_their_steps) {
+  constexpr Opcode kOps[] = {Opcode::add,  Opcode::mul,  Opcode::maximum, Opcode::gelu,
+                             Opcode::tanh, Opcode::silu, Opcode::exp,     Opcode::neg};
+  constexpr auto kFormat = DataFormat::SEN169_FP16;
+  constexpr int64_t kSticks = 150;  // several blocks
+  std::mt19937 random(11);
+  const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    ProgramBuilder builder;
+    std::vector<OperandRecord> values;
+    for (int i = 0; i < 2; ++i) {
+      values.push_back(builder.device(builder.address(kSticks * 128), kFormat, {128}));
+    }
+    const size_t steps = 2 + below(7);
+    for (size_t i = 0; i < steps; ++i) {
+      const bool is_last = i == steps - 1;
+      const Opcode op = kOps[below(std::size(kOps))];
+      std::vector<OperandRecord> inputs{values.back()};
+      if (opcode_info(static_cast<uint16_t>(op)).inputs == 2) inputs.push_back(values[below(values.size())]);
+      const auto offset = static_cast<int64_t>(i) * kSticks * 128;
+      const auto result =
+          is_last ? builder.device(builder.address(kSticks * 128, true), kFormat, {128})
+                  : builder.operand(Space::Lx, 0, kFormat, Lanes::Vector, {offset}, {128});
+      builder.run(builder.step(op, 1, {kSticks}, inputs, result));
+      if (i > 0) builder.steps.back().flags |= kChained;
+      if (!is_last) builder.steps.back().flags |= kDiscarded;
+      values.push_back(result);
+    }
+    const Bytes expected = memory_after(without_flags(builder), seed, 1);
+    for (const kernels::Isa isa : kIsas) {
+      if (!kernels::isa_available(isa)) continue;
+      const IsaScope scope(isa);
+      CHECK(memory_after(builder, seed, 1) == expected);
+    }
+  }
 }
 
 // ---- The kernels of chains ---------------------------------------------------------------------

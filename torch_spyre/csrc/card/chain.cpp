@@ -2,8 +2,8 @@
 // other. What a step reads of an earlier one it takes from the words that that one left, rounded to
 // the format of the buffer they stand for; only what is read by somebody else is stored. Operands
 // that several steps read are widened once. Simple operations on sticks of SEN169, and those that
-// are a table, take operands that nobody else reads as they are stored, and leave rounded words, or
-// none.
+// are a table, take operands that nobody else reads as they are stored, and leave rounded words,
+// sticks where a table follows, or nothing.
 #include "chain.h"
 
 #include <algorithm>
@@ -36,6 +36,7 @@ struct Value {
   bool is_stored;
   bool is_invariant;  // the same words in every block
   bool is_direct;     // read as it is stored: it has no words
+  bool is_coded;      // a result for tables alone: its row holds sticks instead of words
 };
 
 struct Instruction {
@@ -179,7 +180,7 @@ class ChainRun {
   }
 
   int add_value(const CoreOperand& operand, bool is_result) {
-    value_[values_] = {&operand, {}, 0, instructions_, is_result, false, false, false};
+    value_[values_] = {&operand, {}, 0, instructions_, is_result, false, false, false, false};
     return values_++;
   }
 
@@ -235,6 +236,19 @@ class ChainRun {
         value_[k].is_direct = value_[k].last_use == i && value_[k].stream.is_direct(false);
       }
     }
+    for (int i = 0; i < instructions_; ++i) {
+      Value& result = value_[instruction_[i].out];
+      result.is_coded = instruction_[i].is_direct() && !result.is_stored &&
+                        result.last_use > i && only_tables_read(instruction_[i].out);
+    }
+  }
+
+  bool only_tables_read(int value) const {
+    return std::all_of(
+        instruction_.begin(), instruction_.begin() + instructions_, [&](const Instruction& reader) {
+          const auto end = reader.in.begin() + reader.step->record->inputs;
+          return reader.results != nullptr || std::find(reader.in.begin(), end, value) == end;
+        });
   }
 
   // Rows of words are used again when their value has been read for the last time.
@@ -254,14 +268,21 @@ class ChainRun {
       for (int k = instruction.loaded; k < instruction.out; ++k) {
         if (!keeps(value_[k])) value_[k].row = take();
       }
-      // Operations may write over what they read.
-      for (int k = 0; k < instruction.out; ++k) {
-        if (value_[k].last_use == i && !keeps(value_[k])) free[freed++] = value_[k].row;
-      }
       Value& result = value_[instruction.out];
-      if (keeps(result)) continue;
-      result.row = take();
-      if (result.last_use == i) free[freed++] = result.row;
+      const auto give_back = [&](bool is_after) {
+        for (int k = 0; k < instruction.out; ++k) {
+          const bool outgrows = value_[k].is_coded && !result.is_coded;
+          const bool is_over = value_[k].last_use == i && !keeps(value_[k]);
+          if (is_over && outgrows == is_after) free[freed++] = value_[k].row;
+        }
+      };
+      // Operations may write over what they read, unless words would outrun the sticks.
+      give_back(false);
+      if (!keeps(result)) {
+        result.row = take();
+        if (result.last_use == i) free[freed++] = result.row;
+      }
+      give_back(true);
     }
   }
 
@@ -328,10 +349,15 @@ class ChainRun {
       for (int i = 0; i < instruction.step->record->inputs; ++i) {
         const Value& value = value_[instruction.in[i]];
         sticks.in[i] = value.is_direct ? value.stream.direct_input(segment)
-                                       : words_input(instruction.in[i], done);
+                                       : row_input(instruction.in[i], done);
       }
       sticks.count = segment.count;
-      if (is_read) sticks.words = words(instruction.out) + done * lanes;
+      if (result.is_coded) {
+        sticks.stored = coded(instruction.out, done);
+        sticks.stride = kStickBytes;
+      } else if (is_read) {
+        sticks.words = words(instruction.out) + done * lanes;
+      }
       if (result.is_stored) {
         sticks.stored = result.stream.place(segment);
         sticks.stride = result.stream.run_stride();
@@ -347,7 +373,10 @@ class ChainRun {
   }
 
   // Iterations of a block from `first` on; one is enough of those that are all the same.
-  kernels::DirectInput words_input(int value, int64_t first) {
+  kernels::DirectInput row_input(int value, int64_t first) {
+    if (value_[value].is_coded) {
+      return {kernels::DirectInput::Kind::Stick, coded(value, first), kStickBytes};
+    }
     const auto at = value_[value].is_invariant ? 0 : first * first_.lanes;
     const int64_t stride = first_.lanes * static_cast<int64_t>(sizeof(Word));
     return {kernels::DirectInput::Kind::Words,
@@ -371,6 +400,9 @@ class ChainRun {
   }
 
   Word* words(int value) { return words_[value_[value].row].data(); }
+  std::byte* coded(int value, int64_t stick) {
+    return reinterpret_cast<std::byte*>(words(value)) + stick * kStickBytes;
+  }
 
   const CoreStep& first_;
   int instructions_ = 0;
