@@ -14,7 +14,7 @@ from torch.utils.backend_registration import (
 from torch_spyre import _C, _patches, distributed, logging_config
 from torch_spyre import device as device_module
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.ops import data_sized, registry, traced
+from torch_spyre.ops import data_sized, optimisers, registry, traced
 
 _library: torch.library.Library  # kept: dropping it would unregister its kernels
 
@@ -29,7 +29,9 @@ def register() -> None:
     table = {name: registry.value_keys(name) for name in registry.overload_names()}
     _C.start(table, traced.NAMES)
     global _library
-    _library = data_sized.register()
+    _library = torch.library.Library("aten", "IMPL")
+    for name, kernel in (data_sized.KERNELS | optimisers.KERNELS).items():
+        _library.impl(name, kernel, "PrivateUse1")
     _patches.apply()
     logging_config.register()
     distributed.register()

@@ -339,7 +339,8 @@ TEST(tables_and_simple_operations_in_any_order_give_the_bits_of_their_steps) {
       const bool is_last = i == steps - 1;
       const Opcode op = kOps[below(std::size(kOps))];
       std::vector<OperandRecord> inputs{values.back()};
-      if (opcode_info(static_cast<uint16_t>(op)).inputs == 2) inputs.push_back(values[below(values.size())]);
+      if (opcode_info(static_cast<uint16_t>(op)).inputs == 2)
+        inputs.push_back(values[below(values.size())]);
       const auto offset = static_cast<int64_t>(i) * kSticks * 128;
       const auto result =
           is_last ? builder.device(builder.address(kSticks * 128, true), kFormat, {128})

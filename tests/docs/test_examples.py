@@ -73,7 +73,7 @@ def test_every_example_runs(example, server, tmp_path):
         assert same_output(shown.text, printed), f"a page shows\n{shown.text}\nnot\n{printed}"
 
 
-SHORT = ("granite_generate", "embed_sentences", "bert_qa", "vit_classify", "fp8_linear")
+SHORT = ("granite_generate", "embed_sentences", "bert_qa", "vit_classify", "fp8_linear", "trainer")
 
 
 @pytest.mark.parametrize("example", SHORT)

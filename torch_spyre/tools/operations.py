@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from torch_spyre.ops import data_sized, decompositions, traced
+from torch_spyre.ops import data_sized, decompositions, optimisers, traced
 from torch_spyre.ops.entries import Expression, Pointwise
 from torch_spyre.ops.registry import Overload, overloads
 from torch_spyre.ops.trace.decompositions import DECOMPOSITIONS
@@ -39,7 +39,12 @@ _DATA_SIZED = """\
 ## With a question to the card
 
 How large the result is, or whether `multinomial` has anything to draw: these wait for the answer.
-They are written in other operations, and registered by `torch_spyre/ops/data_sized.py`."""
+They are written in other operations, in `torch_spyre/ops/data_sized.py`."""
+
+_OPTIMISERS = """\
+## Steps of fused optimisers
+
+Written in other operations, in `torch_spyre/ops/optimisers.py`."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +194,7 @@ def _traced_sections() -> Iterator[str]:
     )
     yield from _registry("Made of others", own)
     yield _DATA_SIZED + "\n\n" + "\n".join(_table(data_sized.KERNELS))
+    yield _OPTIMISERS + "\n\n" + "\n".join(_table(optimisers.KERNELS))
 
 
 def page() -> str:

@@ -238,8 +238,8 @@ class ChainRun {
     }
     for (int i = 0; i < instructions_; ++i) {
       Value& result = value_[instruction_[i].out];
-      result.is_coded = instruction_[i].is_direct() && !result.is_stored &&
-                        result.last_use > i && only_tables_read(instruction_[i].out);
+      result.is_coded = instruction_[i].is_direct() && !result.is_stored && result.last_use > i &&
+                        only_tables_read(instruction_[i].out);
     }
   }
 
