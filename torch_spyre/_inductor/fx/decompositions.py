@@ -18,7 +18,7 @@ from .. import externs
 aten = torch.ops.aten
 
 # Operations that the card has: they reach our lowerings as they are.
-_NATIVE = (aten.gelu.default, aten.silu.default)
+_NATIVE = (aten.gelu.default, aten.silu.default, aten.index_select.default)
 
 
 def register_decompositions() -> None:
