@@ -77,7 +77,7 @@ def layer_norm(
         result = result * weight
     if bias is not None:
         result = result + bias
-    return result, mean, rstd
+    return result.to(x.dtype), mean, rstd  # whatever the weight's is
 
 
 def rms_norm(
@@ -91,7 +91,7 @@ def rms_norm(
     mean = torch.mean(x * x, dims, keepdim=True, dtype=torch.float32)
     rstd = torch.rsqrt(mean + eps)
     result = (x * rstd).to(x.dtype)
-    return (result if weight is None else result * weight), rstd
+    return (result if weight is None else (result * weight).to(x.dtype)), rstd
 
 
 # The card gathers whole sticks, so one element of each row is found by comparing: a sum in which
