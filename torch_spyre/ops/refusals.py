@@ -37,7 +37,7 @@ _OF_FLOATS = {
 }
 _OF_NUMBERS = {"mm", "bmm", "addmm", "baddbmm", "argmax", "argmin"}
 
-NAMES = sorted({*_OF_ONE_DTYPE, *_OF_FLOATS, *_OF_NUMBERS})
+NAMES = frozenset([*_OF_ONE_DTYPE, *_OF_FLOATS, *_OF_NUMBERS])
 
 
 def looks_wrong(name: str, dtypes: Sequence[torch.dtype | None]) -> bool:
@@ -47,6 +47,8 @@ def looks_wrong(name: str, dtypes: Sequence[torch.dtype | None]) -> bool:
     True
     """
     plain = name.removeprefix("aten::").partition(".")[0].removesuffix("_")
+    if plain not in NAMES:
+        return False
     places = [place for place in _OF_ONE_DTYPE.get(plain, ()) if place < len(dtypes)]
     if len({dtypes[place] for place in places} - {None}) > 1:
         return True

@@ -34,7 +34,7 @@ def register_decompositions() -> None:
     for op in (*_NATIVE, *externs.overloads()):
         if op in table and op not in TABLE:
             table[op] = _for_spyre(op, _keep, table[op])
-    for name in refusals.NAMES:
+    for name in sorted(refusals.NAMES):
         for op in externs.overloads_of(getattr(aten, name)):
             table[op] = _checked(op, table.get(op))
     op = aten.index_select.default
