@@ -319,6 +319,13 @@ def test_integers_and_truths_are_refused_where_the_cpu_does(name: str, way: Wrap
 
 
 @ways
+def test_what_only_the_cpu_refuses_is_computed(way: Wrapper) -> None:
+    # transformers counts the tokens of experts like this on every other device.
+    counts: Any = way(lambda x: torch.histc(x, bins=4, min=0, max=3))(INTEGERS.int().to(DEVICE))
+    assert counts.tolist() == [1, 1, 1, 1]
+
+
+@ways
 def test_an_output_padding_lies_within_a_stride(way: Wrapper) -> None:
     def call(x: Tensor, weight: Tensor) -> Tensor:
         return torch.conv_transpose1d(x, weight, stride=2, output_padding=2)

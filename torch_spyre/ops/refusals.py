@@ -29,9 +29,9 @@ _OF_ONE_DTYPE: dict[str, tuple[int, ...]] = {
     "_index_put_impl": (0, 2),
     "put": (0, 2),
 }
-# The first operand, that is.
+# The first operand, that is. Of what the CPU alone refuses (`histc` of integers) models make use.
 _OF_FLOATS = {
-    *("_softmax", "_log_softmax", "_safe_softmax", "histc"),
+    *("_softmax", "_log_softmax", "_safe_softmax"),
     *("var", "var_mean", "std", "std_mean"),
     *("nll_loss_forward", "nll_loss2d_forward"),
 }
