@@ -689,10 +689,10 @@ INDEXING: dict[str, Case] = {
         lambda x, i, y: x.index_add_(0, i, y), updates, NUMBERS, extern=calls("aten.index_add")
     ),
     "index_copy": Case(
-        lambda x, i, y: x.index_copy(0, i, y), updates, ALL, 0, extern=calls("aten.index_put")
+        lambda x, i, y: x.index_copy(0, i, y), updates, ALL, 0, extern=calls("aten.index_copy_")
     ),
     "index_copy_": Case(
-        lambda x, i, y: x.index_copy_(0, i, y), updates, ALL, 0, extern=calls("aten.index_put_")
+        lambda x, i, y: x.index_copy_(0, i, y), updates, ALL, 0, extern=calls("aten.index_copy_")
     ),
     "index_fill": Case(
         lambda x, i, _: x.index_fill(0, i, 1), updates, ALL, 0, extern=calls("aten.index_fill")

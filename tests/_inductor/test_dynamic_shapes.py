@@ -200,6 +200,18 @@ def test_a_place_out_of_range_is_a_fault_where_the_length_is_dynamic_too():
     torch.spyre.reset()
 
 
+def test_a_place_between_a_dynamic_length_and_the_end_of_its_bucket_is_a_fault():
+    compiled = torch.compile(lambda table, i: table.index_select(0, i))
+    place = torch.tensor([0, 9, 3], device="spyre")
+    for length in (11, 20, 10):
+        table = torch.randn(length, 64, device="spyre")
+        assert torch.equal(compiled(table, place).cpu(), table.cpu()[[0, 9, 3]])
+    for length in (9, 5, 4):
+        with pytest.raises(IndexError, match="an index is out of range"):
+            compiled(torch.randn(length, 64, device="spyre"), place).cpu()
+        torch.spyre.reset()
+
+
 def test_a_part_of_dynamic_length_of_a_tensor_of_fixed_length():
     """The bucket is no longer than the tensor."""
     compiled = torch.compile(lambda x, rows: rows[: x.size(0)] * 2 + x)

@@ -39,5 +39,12 @@ class Unsupported(ShortenTraceback):
         self.node: torch.fx.Node | None = None  # to call instead; the planner knows
 
 
+class Refused(ShortenTraceback):
+    """PyTorch refuses the call, in these words of its own. A RuntimeError."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, first_useful_frame=None)
+
+
 class HintError(Unsupported, ValueError):
     """A hint that can't be followed as it was given."""

@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._inductor.fx_passes.reinplace import InplaceableOp, inplaceable_ops
 from torch._inductor.lowering import fallback_handler, user_lowerings
 from torch.utils import _pytree as pytree
 
@@ -30,8 +31,8 @@ aten = torch.ops.aten
 log = get_logger("lowering")
 
 EXTERN = (
-    # Writing where an index says. Inductor makes `index_put` of `index_copy`, and lets it write in
-    # place where nobody needs what was there.
+    # Writing where an index says. Inductor makes `index_put` of `index_copy`, which would count
+    # from the end what `index_copy` refuses.
     aten.scatter,
     aten.scatter_add,
     aten.scatter_reduce,
@@ -39,6 +40,8 @@ EXTERN = (
     aten.index_put_,
     aten._unsafe_index_put,
     aten.index_add,
+    aten.index_copy,
+    aten.index_copy_,
     aten.index_fill,
     aten.index_reduce,
     aten.put,
@@ -140,13 +143,26 @@ def calling_what_has_no_loop(compile_inner: Callable[..., Any]) -> Callable[...,
     return compile_graph
 
 
+def register_in_place() -> None:
+    """Let Inductor write in place with `index_copy` as it does with `index_put`.
+
+    No other device's graph has the operation after decomposition.
+    """
+    inplaceable_ops[aten.index_copy.default] = InplaceableOp(aten.index_copy_.default, 0)
+
+
 def overloads() -> Iterator[Any]:
     """Every overload that a functional graph may hold."""
     for packet in EXTERN:
-        for name in packet.overloads():
-            overload = getattr(packet, name)
-            if not any(argument.is_out for argument in overload._schema.arguments):
-                yield overload
+        yield from overloads_of(packet)
+
+
+def overloads_of(packet: Any) -> Iterator[Any]:
+    """All but those with `out=`."""
+    for name in packet.overloads():
+        overload = getattr(packet, name)
+        if not any(argument.is_out for argument in overload._schema.arguments):
+            yield overload
 
 
 def extern(overload: Any) -> Callable[..., Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 import sympy
@@ -18,8 +17,9 @@ from torch._inductor.virtualized import V, ops
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.ops.formats import LARGEST
 
-from . import externs, layouts
+from . import externs, indexing, layouts
 from .fx import custom_ops  # noqa: F401  defines torch.ops.spyre
+from .indexing import addressable
 from .lengths import is_number, rows_at, rows_from_end, with_dynamic_parts
 
 aten = torch.ops.aten
@@ -55,9 +55,12 @@ _TABLE: dict[Any, Callable[..., Any]] = {}
 
 def register_lowerings() -> None:
     """Ours come before Inductor's; what Inductor only knows decomposed has no other."""
+    for target, lower in indexing.LOWERINGS.items():
+        _spyre_lowering(target)(lower)
     for overload in externs.overloads():
         if overload not in _TABLE:
             _spyre_lowering(overload)(externs.extern(overload))
+    externs.register_in_place()
     user_lowerings.update(_TABLE)
     # New words of the loop language: every handler passes them to its `_default`.
     for name in NATIVE:
@@ -183,7 +186,7 @@ def _lower_slice(
     rows = rows_from_end(x.get_size()[dim], start, end) if step == 1 else None
     if rows is None or not V.graph.sizevars.evaluate_expr(sympy.Ge(rows[0], 0)):
         return None  # more rows than there are: all of them
-    return rows_at(_addressable(x), dim, *rows)
+    return rows_at(addressable(x), dim, *rows)
 
 
 @_spyre_lowering(aten.select.int)
@@ -191,7 +194,7 @@ def _lower_select(x: ir.TensorBox, dim: int, index: Any) -> Any:
     dim = dim % len(x.get_size())
     rows = rows_from_end(x.get_size()[dim], index, None if index == -1 else index + 1)
     return (
-        None if rows is None else lowerings[aten.squeeze](rows_at(_addressable(x), dim, *rows), dim)
+        None if rows is None else lowerings[aten.squeeze](rows_at(addressable(x), dim, *rows), dim)
     )
 
 
@@ -264,104 +267,6 @@ def _filled(x: ir.TensorBox, dim: int, length: int, value: float) -> ir.TensorBo
 def _joined(parts: Sequence[ir.TensorBox], dim: int) -> ir.TensorBox:
     parts = [part for part in parts if int(part.get_size()[dim])] or list(parts[:1])
     return parts[0] if len(parts) == 1 else _lower_cat(parts, dim)
-
-
-def _addressable(x: ir.TensorBox) -> ir.TensorBox:
-    """The tensor with its rows along dimensions of its buffer, copied if they are not: a row that
-    an index names must have an address on the card, and start with a stick."""
-    found = ir.ExternKernel.realize_input(x)
-    if isinstance(found, ir.ReinterpretView) and not _has_rows_of_its_buffer(found):
-        found = ir.ExternKernel.copy_input(x)
-    return found if isinstance(found, ir.TensorBox) else ir.TensorBox(found)
-
-
-def _has_rows_of_its_buffer(view: ir.ReinterpretView) -> bool:
-    whole = view.unwrap_view()
-    known = list(zip(whole.get_size(), whole.get_stride(), strict=True))
-    sizes = V.graph.sizevars
-    own = zip(view.get_size(), view.get_stride(), strict=True)
-    return _starts_with_a_row(view.get_layout().offset, whole.get_stride()) and all(
-        sizes.statically_known_equals(n, 1)
-        or any(step == its and sizes.statically_known_leq(n, most) for most, its in known)
-        for n, step in own
-    )
-
-
-def _starts_with_a_row(offset: Any, strides: Sequence[Any]) -> bool:
-    if not all(isinstance(n, int | sympy.Integer) for n in [offset, *strides]):
-        return offset == 0
-    for step in sorted((int(step) for step in strides if step > 1), reverse=True):
-        offset = int(offset) % step
-    return bool(offset == 0)
-
-
-@_spyre_lowering(aten.index.Tensor, aten._unsafe_index.Tensor)
-def _lower_index(x: ir.TensorBox, indices: Sequence[ir.TensorBox | None]) -> Any:
-    """A buffer of its own: a gather takes one index, so a gather of a gather is two."""
-    if any(index is not None and not _is_integer(index) for index in indices):
-        return externs.extern(V.graph.current_node.target)(x, indices)  # masks
-    named = [dim for dim, index in enumerate(indices) if index is not None]
-    if len([dim for dim in named if _is_data(indices[dim])]) > 1:
-        x, indices = _with_one_index(x, indices, named)
-    result = lowerings[aten.index.Tensor](_addressable(x), indices)
-    result.realize()
-    is_row = named == list(range(named[0], named[-1] + 1))
-    if is_row and named[0] > 0 and indices[0] is not None:
-        rank = len(result.get_size()) - (len(x.get_size()) - 1)
-        order = list(range(len(result.get_size())))
-        order = [*order[rank : rank + named[0]], *order[:rank], *order[rank + named[0] :]]
-        result = lowerings[aten.permute](result, order)
-    return result
-
-
-def _is_integer(index: ir.TensorBox) -> bool:
-    return index.get_dtype() not in (torch.bool, torch.uint8)
-
-
-def _is_data(index: ir.TensorBox | None) -> bool:
-    """Is the index more than loop counters, which need no gather?"""
-    return index is not None and bool(index.get_read_names())
-
-
-def _with_one_index(
-    x: ir.TensorBox, indices: Sequence[ir.TensorBox | None], named: Sequence[int]
-) -> tuple[ir.TensorBox, list[ir.TensorBox]]:
-    """The indexed dimensions as one, in front, and the index into that.
-
-    An index out of range must stay one, whatever the others are: it becomes -1 once it is
-    counted from the end, and the fault does not name it.
-    """
-    rest = [dim for dim in range(len(x.get_size())) if dim not in named]
-    # A place in the flattened tensor is a number of its own, which no bucket can stand for.
-    lengths = [V.graph.sizevars.guard_int(x.get_size()[dim]) for dim in named]
-    rows = prod(lengths)
-    flat = lowerings[aten.permute](x, [*named, *rest])
-    flat = lowerings[aten.clone](flat, memory_format=torch.contiguous_format)
-    flat = lowerings[aten.view](flat, [rows, *(x.get_size()[dim] for dim in rest)])
-    place = is_valid = None
-    for dim, length in zip(named, lengths, strict=True):
-        index = lowerings[torch.ops.prims.convert_element_type](indices[dim], torch.int64)
-        is_negative = lowerings[aten.lt](index, 0)
-        index = lowerings[aten.where](is_negative, lowerings[aten.add](index, length), index)
-        is_inside = lowerings[aten.logical_and](
-            lowerings[aten.ge](index, 0), lowerings[aten.lt](index, length)
-        )
-        if place is None:
-            place, is_valid = index, is_inside
-        else:
-            place = lowerings[aten.add](lowerings[aten.mul](place, length), index)
-            is_valid = lowerings[aten.logical_and](is_valid, is_inside)
-    place = lowerings[aten.where](is_valid, place, -1 - rows)
-    return flat, [place]
-
-
-@_spyre_lowering(aten.embedding.default)
-def _lower_embedding(
-    weight: ir.TensorBox, indices: ir.TensorBox, *rest: Any, **options: Any
-) -> Any:
-    result = lowerings[aten.embedding.default](_addressable(weight), indices, *rest, **options)
-    result.realize()
-    return result
 
 
 # ---- Windows ------------------------------------------------------------------------------------

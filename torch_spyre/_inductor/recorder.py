@@ -113,7 +113,6 @@ class Recorder(DefaultHandler):
     def indirect_indexing(
         self, index: Value, size: sympy.Expr, check: bool = True, wrap_neg: bool = True
     ) -> sympy.Expr:
-        del check
         rows = self.reader.sizes(size)
         counted = self._counted(index, size, rows, wrap_neg)
         if counted is not None:
@@ -124,10 +123,17 @@ class Recorder(DefaultHandler):
             length = self.index_expr(size, index.dtype)  # not that of a bucket
             is_negative = self._apply("lt", (index, zero))
             index = self._apply("where", (is_negative, self._apply("add", (index, length)), index))
+        if check and self.size_buffer(sympy.sympify(size)) is not None:
+            index = self._within_size(index, size)
         symbol = sympy.Symbol(f"indirect{len(self.reader.indirect)}", integer=True)
         index = index if is_padded else self._within_lengths(index)
         self.reader.indirect[symbol] = (index, rows)
         return symbol
+
+    def _within_size(self, index: Value, size: sympy.Expr) -> Value:
+        """The index, but -1 behind the rows that there are: the card knows those of the bucket."""
+        is_inside = self._apply("lt", (index, self.index_expr(size, index.dtype)))
+        return self._apply("where", (is_inside, index, self.constant(-1, index.dtype)))
 
     def _is_padded(self, index: Value) -> bool:
         """Is it 0 behind dynamic lengths as it comes?"""

@@ -77,7 +77,7 @@ def layer_norm(
         result = result * weight
     if bias is not None:
         result = result + bias
-    return result, mean, rstd
+    return result.to(x.dtype), mean, rstd  # whatever the weight's is
 
 
 def rms_norm(
@@ -91,7 +91,7 @@ def rms_norm(
     mean = torch.mean(x * x, dims, keepdim=True, dtype=torch.float32)
     rstd = torch.rsqrt(mean + eps)
     result = (x * rstd).to(x.dtype)
-    return (result if weight is None else result * weight), rstd
+    return (result if weight is None else (result * weight).to(x.dtype)), rstd
 
 
 # The card gathers whole sticks, so one element of each row is found by comparing: a sum in which
@@ -124,7 +124,7 @@ def nll_loss_backward(
 ) -> Tensor:
     if x.numel() == 0:
         return NotImplemented
-    is_target, counts = _targets(x, target, weight, ignore_index)
+    is_target, counts = _targets(x, target, weight, ignore_index, is_known=True)
     each = -(grad / total if reduction == _MEAN else grad) * counts
     return torch.where(is_target, each.unsqueeze(_classes(x)), 0).to(x.dtype)
 
@@ -133,24 +133,37 @@ _NONE, _MEAN = 0, 1  # of at::Reduction
 
 
 def _targets(
-    x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int
+    x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, is_known: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Where each row's target is, and how much each row counts.
 
-    What a row counts is looked up, so a target outside of the classes is a fault.
+    What a row counts is looked up, so a target outside of the classes is a fault. Without weights
+    a gradient need not look: it is that of a loss that has.
     """
     dim = _classes(x)
-    classes = x.shape[dim]
     target = target.to(torch.int64)
     is_target = _numbers(x, dim) == target.unsqueeze(dim)
     is_counted = target != ignore_index
-    # No target counts from the end, also where a lookup does.
-    from_front = torch.where(target < 0, -1 - classes, target)
-    place = torch.where(is_counted, from_front, 0).reshape(-1)
-    if weight is None:  # compiled, Inductor computes the ones in place of looking them up
-        weight = torch.ones(classes, dtype=torch.float32, device=x.device)
+    if weight is None and is_known:
+        return is_target, is_counted.to(torch.float32)
+    place = torch.where(is_counted, target, 0).reshape(-1)
+    if weight is None:
+        weight, place = _one_for_each(place, x.shape[dim])
     own = torch.index_select(weight, 0, place).view(target.shape).to(torch.float32)
     return is_target, torch.where(is_counted, own, 0)
+
+
+def _one_for_each(place: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """A table, and the places in it of ones for these classes; for what is none, a place outside.
+
+    A row of it is a stick, so a row for each class would be as much as many rows of logits: all
+    classes share the first one. It has two rows, because Inductor looks nothing up in a single one.
+    """
+    rows = 2
+    is_class = (place >= 0) & (place < classes)
+    outside = torch.where(place < rows, -1, place)  # the fault names it, if it can
+    table = torch.ones(rows, dtype=torch.float32, device=place.device)
+    return table, torch.where(is_class, 0, outside)
 
 
 def _classes(x: Tensor) -> int:

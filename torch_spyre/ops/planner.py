@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from math import prod
+from typing import Any
 
 import torch
 
@@ -30,6 +30,7 @@ from torch_spyre.ops.plan import (
     TensorMeta,
     UnsupportedError,
 )
+from torch_spyre.ops.refusals import looks_wrong
 from torch_spyre.ops.registry import Pointwise, overloads
 from torch_spyre.ops.row_writes import plan_row_writes
 from torch_spyre.ops.views import View, layout, order_with_stick, view_of
@@ -54,6 +55,7 @@ def plan(name: str, args: Sequence[Argument]) -> Plan:
         return plan_copy(to, source)
     overload = overloads().get(name)
     if overload is None:
+        _check_dtypes(name, args)
         return plan_row_writes(name, args) or _traced(name, args)
     arguments = dict(zip(overload.arguments, args, strict=True))
     result = infer(overload, arguments)
@@ -89,7 +91,6 @@ RAISES_TRACE_ERRORS = False
 def _traced(name: str, args: Sequence[Argument]) -> Plan:
     from torch_spyre.ops.trace import plan_traced  # brings the compiler's passes
 
-    _check_one_dtype(name, args)
     try:
         return plan_traced(name, args)
     except (UnsupportedError, OverflowError):
@@ -100,28 +101,40 @@ def _traced(name: str, args: Sequence[Argument]) -> Plan:
         raise UnsupportedError(f"tracing {name} failed: {type(error).__name__}: {error}") from error
 
 
-# Their operands must have one dtype, of which PyTorch's forms for all devices take no notice.
-_PRODUCTS = frozenset(
-    f"aten::{name}{mark}"
-    for name, mark in product(("mm", "bmm", "addmm", "baddbmm"), ("", "_", ".out"))
-)
 _CONVOLUTION = "aten::convolution_overrideable"
 
 
-def _check_one_dtype(name: str, args: Sequence[Argument]) -> None:
-    if name not in _PRODUCTS and name != _CONVOLUTION:
-        return
-    operands = args[:-1] if name.endswith(".out") else args
-    dtypes = [operand.dtype for operand in operands if isinstance(operand, TensorMeta)]
+def _check_dtypes(name: str, args: Sequence[Argument]) -> None:
+    if name == _CONVOLUTION:
+        _check_convolution(args)
+    elif looks_wrong(name, [x.dtype if isinstance(x, TensorMeta) else None for x in args]):
+        raise UnsupportedError("operands of these dtypes")  # the CPU says so
+
+
+def _check_convolution(args: Sequence[Argument]) -> None:
+    """PyTorch's own checks; the CPU has no operation of that name to make them."""
+    _check_output_padding(*args[3:8])
+    dtypes = [operand.dtype for operand in args if isinstance(operand, TensorMeta)]
     if len(set(dtypes)) < 2:
         return
-    if name in _PRODUCTS:
-        raise UnsupportedError("operands of several dtypes")  # the CPU says so
     what = "bias" if dtypes[0] is dtypes[1] else "weight"
     raise RuntimeError(
         f"Input type ({dtypes[0]}) and {what} type ({dtypes[-1 if what == 'bias' else 1]}) "
         "should be the same"
     )
+
+
+def _check_output_padding(
+    stride: Any, _padding: Any, dilation: Any, transposed: Any, output_padding: Any
+) -> None:
+    given = (output_padding, stride, dilation)
+    rank = max(map(len, given))
+    each = zip(*(x * rank if len(x) == 1 else x for x in given), strict=True)
+    if transposed and any(extra >= max(step, apart) for extra, step, apart in each):
+        raise RuntimeError(
+            "output padding must be smaller than either stride or dilation, but got "
+            f"output_padding {output_padding}, stride {stride}, dilation {dilation}"
+        )
 
 
 def plan_copy(to: TensorMeta, source: TensorMeta) -> Plan:

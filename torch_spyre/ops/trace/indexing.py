@@ -68,10 +68,14 @@ def gather_rows(tracer: Tracer, table: Tensor, dim: int, index: Tensor) -> Tenso
 
 @leaf("aten::index_select")
 def index_select(tracer: Tracer, func: Any, x: Tensor, dim: int, index: Tensor) -> Tensor:
-    func(x, dim, index)  # PyTorch's own checks
+    func(x, dim, index)  # PyTorch's own checks, but some
+    if index.dim() > 1:
+        raise UnsupportedError("an index that is no list")  # the CPU says so
     if x.dim() == 0:
         return tracer.convert(x, tracer.new((), x.dtype))
     dim %= x.dim()
+    if x.shape[dim] == 0 and index.numel():
+        raise UnsupportedError("rows of none")  # likewise
     return gather_rows(tracer, x, dim, index.reshape(-1))
 
 
@@ -390,6 +394,9 @@ def _index_into(x: Tensor, dim: int, index: Tensor, source: Tensor, accumulate: 
         put = _index_into(x.view(1), 0, index.view(-1), source.view(1), accumulate)
         return put.view(())
     dim %= x.dim()
+    rows = x.shape[dim]
+    # A negative index of theirs is none, and `index_put` would count it from the end.
+    index = torch.where(index < 0, -1 - rows, index)
     indices = [None] * dim + [index.reshape(-1)]
     source = source.to(x.dtype)
     if accumulate and not torch.can_cast(source.dtype, x.dtype):
@@ -400,6 +407,8 @@ def _index_into(x: Tensor, dim: int, index: Tensor, source: Tensor, accumulate: 
 
 @decomposition("aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor")
 def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    if index.dim() > 1 or (isinstance(value, Tensor) and value.dim() > 0):
+        raise UnsupportedError("an index that is no list, or a value that is one")  # likewise
     if x.dim() == 0:
         return index_fill(x.view(1), 0, index.view(-1), value).view(())
     if not isinstance(value, Tensor):
