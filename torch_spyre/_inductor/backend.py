@@ -94,16 +94,17 @@ def _compile(
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     from . import config
+    from .changes import expect_changes
     from .externs import calling_what_has_no_loop
     from .fx.functions import use_own_functions
-    from .growth import expect_growth, keep_windows
+    from .growth import keep_windows
     from .heads import separate_heads
     from .hints import digest, following_names
     from .recompiles import remember
     from .registration import register
 
     register()
-    expect_growth(gm)
+    expect_changes(gm)
     keep_windows(gm)
     lay_out_weights(gm, inputs)
     heads = separate_heads(gm, inputs)
