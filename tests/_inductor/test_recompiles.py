@@ -91,3 +91,37 @@ def test_functions_on_the_cpu_have_the_limit_of_dynamo() -> None:
         assert graphs_of(torch.compile(double, dynamic=False, backend="eager"), calls) == LIMIT
     answer = convert_frame.compute_cache_size(None, [], 0)
     assert type(answer) is cache_size.CacheSizeRelevantForFrame
+
+
+def hide(tokens: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    return tokens * 2 if mask is None else tokens * mask
+
+
+def test_a_mask_that_comes_later_has_the_dynamic_sizes_of_its_tokens() -> None:
+    """Dynamo alone takes it for fixed once more: another graph for 5 x 9, and one for 4 x 9."""
+
+    def tokens(*sizes: int) -> torch.Tensor:
+        return torch.ones(sizes, dtype=torch.int32, device="spyre")
+
+    compiled = torch.compile(hide)
+    sizes = [(2, 7), (3, 9)]
+    assert graphs_of(compiled, [(tokens(*size),) for size in sizes]) == 2
+    sizes = [(5, 9), (4, 9), (4, 20)]
+    assert graphs_of(compiled, [(tokens(*size), tokens(*size)) for size in sizes]) == 3
+
+
+def step(cache: torch.Tensor, row: torch.Tensor, mask: torch.Tensor) -> Any:
+    cache = torch.cat([cache, row], 1)
+    places = torch.arange(cache.size(1), device=cache.device)
+    return cache, (cache * mask[:, places, None]).sum(1)
+
+
+def test_the_mask_of_a_cache_that_grows_has_room_for_as_many_rows() -> None:
+    """Its own buckets would be 2 to 128, to 256, to 512."""
+    compiled = torch.compile(step)
+    for length in (20, 21, 150, 300, 508, 510, 511, 512):
+        cache, row, mask = ones(2, length, 64), ones(2, 1, 64), torch.ones(2, length + 1).int()
+        mask[:, 0] = 0
+        _, total = compiled(cache, row, mask.to("spyre"))
+        assert total.tolist() == [[length] * 64] * 2
+    assert counters["stats"]["unique_graphs"] <= 3
