@@ -20,12 +20,13 @@ new ones are named as well; Dynamo doesn't trace the unbound spelling `torch.Ten
     knows device layouts and decompositions. Graphs without Spyre tensors go on as before.
     Unnecessary if a device could name its Dynamo backend.
 
-`torch._dynamo.convert_frame.compute_cache_size`, `exceeds_recompile_limit`
+`torch._dynamo.convert_frame.compute_cache_size` (from the first compile on)
+`torch._dynamo.convert_frame.exceeds_recompile_limit` (likewise)
     Dynamo keeps 8 graphs of a function and runs it eagerly when it needs more. Of graphs for Spyre
     that differ in their buckets, of which there are few, one counts; and a second warning says
     which sizes changed, and what to do (`_inductor/recompiles.py`). Functions without graphs for
-    Spyre get Dynamo's own answers. From the first compile on. Unnecessary if a backend could say
-    which of its graphs count, or had several for one set of guards.
+    Spyre get Dynamo's own answers. Unnecessary if a backend could say which of its graphs count, or
+    had several for one set of guards.
 
 `transformers.distributed.utils.DISTRIBUTED_BACKEND_MAP`
     `tp_plan="auto"` starts torch.distributed by this table. It gets an entry, if and when a program
