@@ -20,6 +20,14 @@ new ones are named as well; Dynamo doesn't trace the unbound spelling `torch.Ten
     knows device layouts and decompositions. Graphs without Spyre tensors go on as before.
     Unnecessary if a device could name its Dynamo backend.
 
+`torch._dynamo.convert_frame.compute_cache_size` (from the first compile on)
+`torch._dynamo.convert_frame.exceeds_recompile_limit` (likewise)
+    Dynamo keeps 8 graphs of a function and runs it eagerly when it needs more. Of graphs for Spyre
+    that differ in their buckets, of which there are few, one counts; and a second warning says
+    which sizes changed, and what to do (`_inductor/recompiles.py`). Functions without graphs for
+    Spyre get Dynamo's own answers. Unnecessary if a backend could say which of its graphs count, or
+    had several for one set of guards.
+
 `transformers.distributed.utils.DISTRIBUTED_BACKEND_MAP`
     `tp_plan="auto"` starts torch.distributed by this table. It gets an entry, if and when a program
     imports transformers (`_transformers.py`). Unnecessary if transformers asked PyTorch, which
@@ -158,6 +166,19 @@ def _compiled_for_spyre(original: Callable[..., Any]) -> Callable[..., Any]:
         return backend.compile_graph(model_, inputs_, config_patches=patches)
 
     return call
+
+
+def count_graphs_by_buckets() -> None:
+    """Called once, by the first compile: earlier it would import Dynamo with PyTorch."""
+    from torch._dynamo import convert_frame
+
+    from torch_spyre._inductor import recompiles
+
+    frames: Any = convert_frame
+    frames.compute_cache_size = functools.partial(recompiles.cache_size, frames.compute_cache_size)
+    frames.exceeds_recompile_limit = functools.partial(
+        recompiles.exceeds_limit, frames.exceeds_recompile_limit
+    )
 
 
 def _tell_pytorch(to: Callable[..., Any], empty: Callable[..., Any]) -> None:

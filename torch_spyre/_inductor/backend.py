@@ -94,15 +94,17 @@ def _compile(
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     from . import config
+    from .changes import expect_changes
     from .externs import calling_what_has_no_loop
     from .fx.functions import use_own_functions
-    from .growth import expect_growth, keep_windows
+    from .growth import keep_windows
     from .heads import separate_heads
     from .hints import digest, following_names
+    from .recompiles import remember
     from .registration import register
 
     register()
-    expect_growth(gm)
+    expect_changes(gm)
     keep_windows(gm)
     lay_out_weights(gm, inputs)
     heads = separate_heads(gm, inputs)
@@ -126,6 +128,7 @@ def _compile(
             **kwargs,
         )
     assert callable(compiled)
+    remember(gm, inputs)
     return heads.supplied(compiled)
 
 
@@ -248,7 +251,8 @@ def _guard_layouts(gm: torch.fx.GraphModule, inputs: Sequence[Any], keys: Sequen
             weights.append((weakref.ref(local(value)), key))
             last_source = argument.source
         else:
-            _guard(argument.source, functools.partial(_has_layout, key), "device layout")
+            text = f"{argument.source.name} has another device layout, or another size"
+            _guard(argument.source, functools.partial(_has_layout, key), text)
     if last_source is not None:
         check = functools.partial(_have_layouts, tuple(weights))
         _guard(last_source, check, "device layouts of the module's tensors")

@@ -68,8 +68,18 @@ class InputShape(NamedTuple):
     """The sizes of a graph's input; of floats all but the last one, which counts features."""
 
     positions: Sequence[Any]
-    is_batch_first: bool  # a cache, or hidden states: floats in three dimensions or more
+    is_float: bool
     others: Set[sympy.Symbol]  # lengths that its strides depend on and its sizes do not
+
+    @property
+    def is_batch_first(self) -> bool:
+        """A cache, or hidden states: floats in three dimensions or more."""
+        return self.is_float and len(self.positions) > 1
+
+    @property
+    def is_mask(self) -> bool:
+        """Numbers or flags for places that are counted by the last dimension."""
+        return not self.is_float and len(self.positions) > 1
 
 
 def input_shapes(graph: GraphLowering) -> Iterator[InputShape]:
@@ -78,7 +88,7 @@ def input_shapes(graph: GraphLowering) -> Iterator[InputShape]:
             size = box.get_size()
             is_float = box.get_dtype().is_floating_point
             others = _symbols(box.get_stride()) - _symbols(size)
-            yield InputShape(size[:-1] if is_float else size, is_float and len(size) > 2, others)
+            yield InputShape(size[:-1] if is_float else size, is_float, others)
 
 
 def _symbols(numbers: Iterable[Any]) -> set[sympy.Symbol]:
@@ -102,6 +112,7 @@ class DynamicSizes:
         self._longer: dict[sympy.Symbol, int] = {}  # the largest c of lengths s + c
         self._others: dict[sympy.Symbol, int] = {}  # that each position is computed for, at least
         self._batches: set[sympy.Symbol] = set()  # that count whole caches, or other large things
+        self._masks: set[sympy.Symbol] = set()  # lengths of masks of what grows
         self.lengths: dict[sympy.Expr, int] = {}  # that launches take, with the longest they may be
         inputs = () if is_static else tuple(inputs)
         for symbol in {symbol for shape in inputs for symbol in shape.others}:
@@ -111,6 +122,8 @@ class DynamicSizes:
             symbol, more = _and_more(self._plain(size))
             if symbol is not None:
                 self._longer[symbol] = max(more, self._longer.get(symbol, 0))
+        if any(self._longer.values()):
+            self._masks = _symbols(self._plain(s.positions[-1]) for s in inputs if s.is_mask)
         for shape in inputs:
             self._count_others([self._plain(size) for size in shape.positions])
             if shape.is_batch_first:
@@ -178,22 +191,26 @@ class DynamicSizes:
         """How many positions a size stands for, as far as it can be told for all graphs."""
         if isinstance(size, sympy.Integer):
             return int(size)
-        bucket = bucket_of(int(self._sizevars.guarding_hint_or_throw(size)))
+        least = LEAST_ROOM if size.free_symbols & self._masks else LEAST_BUCKET
+        bucket = bucket_of(int(self._sizevars.guarding_hint_or_throw(size)), least)
         return bucket if bucket > LEAST_BUCKET else ANY_SIZE
 
     def _least(self, symbol: sympy.Symbol) -> int:
         """What grows goes through all of its buckets, so they are few: a cache begins with room for
-        an answer. A batch of caches has none that it does not need."""
-        if self._longer.get(symbol, 0) > 0:
+        an answer, and its mask as well. A batch of caches has none that it does not need."""
+        if self._grows(symbol):
             return LEAST_ROOM
         if symbol in self._batches:
             return 1
         return least_bucket(max(self._others.get(symbol, 1), 1))
 
+    def _grows(self, symbol: sympy.Symbol) -> bool:
+        return self._longer.get(symbol, 0) > 0 or symbol in self._masks
+
     def _number(self, symbol: sympy.Symbol) -> int:
         if symbol not in self._numbers:
             more = self._longer.get(symbol, 0)
-            spare = 1 if more else 0
+            spare = 1 if self._grows(symbol) else 0
             least = self._least(symbol)
             hint = int(self._sizevars.guarding_hint_or_throw(symbol))
             bucket = bucket_of(hint + more + spare, least)

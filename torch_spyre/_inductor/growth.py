@@ -1,8 +1,7 @@
-"""Caches that grow by concatenation are dynamic from their first step on.
+"""Caches that grow by concatenation.
 
-Dynamo takes a size for fixed until it meets another. A cache that a graph takes, appends a row to
-and returns will come back one longer, so a graph for its present length would serve one step and
-never again. Here Dynamo is told so before anything is compiled, and traces once more.
+A cache that a graph takes, appends a row to and returns will come back one longer, so a graph for
+its present length would serve one step and never again (`changes.py`).
 """
 
 from __future__ import annotations
@@ -12,40 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._dynamo import pgo
-from torch._dynamo.exc import TensorifyScalarRestartAnalysis
-from torch._dynamo.symbolic_convert import InstructionTranslator
-from torch._guards import TracingContext
 from torch.utils import _pytree as pytree
 
 
-def expect_growth(gm: torch.fx.GraphModule) -> None:
-    """Make Dynamo trace again, with dynamic lengths, if caches of fixed length grow here.
-
-    It is asked once for each: what stays fixed all the same (marked static, or tied to another
-    size that is) is compiled as it comes.
-    """
-    if TracingContext.try_get() is None or not torch._dynamo.config.automatic_dynamic_shapes:
-        return
-    news = [_tell_dynamo(node, dim) for node, dim in _growing(gm)]
-    if any(news):
-        raise TensorifyScalarRestartAnalysis(restart_reason="a cache grows")
-
-
-def _tell_dynamo(cache: torch.fx.Node, dim: int) -> bool:
-    """Note that a size is dynamic; was it not known?"""
-    tx = InstructionTranslator.current_tx()
-    sizes: list[Any] = [pgo.auto_unset] * cache.meta["example_value"].dim()
-    unchanged = pgo.FrameStateSizeEntry.make_size(tuple(sizes))
-    name = cache.meta["grapharg"].source.name
-    if pgo.update_automatic_dynamic(tx, name, unchanged).is_size_dynamic(dim):
-        return False
-    sizes[dim] = pgo.auto_dynamic
-    pgo.update_automatic_dynamic(tx, name, pgo.FrameStateSizeEntry.make_size(tuple(sizes)))
-    return True
-
-
-def _growing(gm: torch.fx.GraphModule) -> Iterator[tuple[torch.fx.Node, int]]:
+def growing(gm: torch.fx.GraphModule) -> Iterator[tuple[torch.fx.Node, int]]:
     """Inputs that leave the graph with one more row, and the dimension of the rows."""
     (output,) = gm.graph.find_nodes(op="output")
     returned = {node for node in pytree.tree_leaves(output.args) if isinstance(node, torch.fx.Node)}

@@ -19,7 +19,7 @@ from torch._inductor.custom_graph_pass import (
     get_hash_for_files,
 )
 
-from torch_spyre import _C, logging_config
+from torch_spyre import _C, _patches, logging_config
 from torch_spyre.backend import cache
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device._utils import device_index
@@ -176,4 +176,5 @@ def register() -> None:
     )
     register_decompositions()
     register_lowerings()
+    _patches.count_graphs_by_buckets()
     logging_config.follow_environment()
