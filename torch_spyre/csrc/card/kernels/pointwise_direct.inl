@@ -24,22 +24,12 @@ SPYRE_INLINE Word first_word(const std::byte* at, bool is_word) {
   return Sen169::widen(*reinterpret_cast<const Loose<uint16_t>::Type*>(at));
 }
 
-using Floats = decltype(Widened::first);
 #if SPYRE_FMA_WIDTH == 16
 using Stored = __m512i;
 #else
 using Stored = __m256i;
 #endif
 
-// Vector by vector: GCC keeps a copy of whatever is moved as a struct.
-SPYRE_INLINE Floats floats_at(const Word* words) {
-  Floats floats;
-  __builtin_memcpy(&floats, words, sizeof(floats));
-  return floats;
-}
-SPYRE_INLINE void put_floats(Floats floats, Word* words) {
-  __builtin_memcpy(words, &floats, sizeof(floats));
-}
 SPYRE_INLINE void put_stored(Stored stored, std::byte* to, bool is_streamed) {
   if (!is_streamed) {
     __builtin_memcpy(to, &stored, sizeof(stored));
@@ -76,7 +66,7 @@ struct Reader {
     if constexpr (way == Way::Stick) return widen_numbers(at + 2 * lane, symbols);
     if constexpr (way == Way::First) return {first, first};
     const Word* const words = reinterpret_cast<const Word*>(at) + lane;
-    return {floats_at(words), floats_at(words + kPart / 2)};
+    return widened_at(words);
   }
 };
 

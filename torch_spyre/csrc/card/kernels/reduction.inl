@@ -159,27 +159,37 @@ static void merge(const Word* from, Word* words, int64_t n) {
 }
 
 // Lanes l and l + half for half = lanes/2, lanes/4, ... 1; the result of row r goes to words[r].
-// The last 16 lanes of a row stay in a register.
+// The last lanes of a row stay in a register of the host's: of wider vectors GCC makes memory.
 template <typename Op>
 static void combine_lanes(Word* words, int64_t rows, int lanes) {
   using T = typename Op::Type;
-  typedef T Vector __attribute__((vector_size(64)));
-  constexpr int kWidth = 16;
+  constexpr int kWidth = SPYRE_FMA_WIDTH == 16 ? 16 : SPYRE_FMA_WIDTH == 8 ? 8 : 4;
+  constexpr int kMostLanes = kStickBytes;
+  typedef T Vector __attribute__((vector_size(4 * kWidth)));
   if (lanes == 1) return;
   for (int64_t row = 0; row < rows; ++row) {
     const Word* const lane = words + row * lanes;
-    Vector held[kStickBytes / kWidth];
+    Vector held[kMostLanes / kWidth];
     const int vectors = lanes / kWidth;
     for (int i = 0; i < vectors; ++i) __builtin_memcpy(&held[i], lane + i * kWidth, sizeof(Vector));
     for (int half = vectors / 2; half > 0; half /= 2) {
       for (int i = 0; i < half; ++i) Op::combine(held[i], held[i + half]);
     }
-    Vector& a = held[0];
+    Vector a = held[0];
 #define SPYRE_FOLD(...) Op::combine(a, Vector(__builtin_shufflevector(a, a, __VA_ARGS__)))
+#if SPYRE_FMA_WIDTH == 16
     SPYRE_FOLD(8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
     SPYRE_FOLD(4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3);
     SPYRE_FOLD(2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1);
     SPYRE_FOLD(1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0);
+#elif SPYRE_FMA_WIDTH == 8
+    SPYRE_FOLD(4, 5, 6, 7, 0, 1, 2, 3);
+    SPYRE_FOLD(2, 3, 0, 1, 2, 3, 0, 1);
+    SPYRE_FOLD(1, 0, 1, 0, 1, 0, 1, 0);
+#else
+    SPYRE_FOLD(2, 3, 0, 1);
+    SPYRE_FOLD(1, 0, 1, 0);
+#endif
 #undef SPYRE_FOLD
     words[row] = bits_as<Word>(static_cast<T>(a[0]));
   }

@@ -147,13 +147,31 @@ SPYRE_INLINE __m256 round_numbers(__m256 numbers) {
 #endif
 
 #if SPYRE_FMA_WIDTH != 0
+using Floats = decltype(Widened::first);
+
+// Vector by vector: GCC moves a struct in pieces through the stack, and reading that as vectors has
+// to wait until all pieces are there.
+SPYRE_INLINE Floats floats_at(const Word* words) {
+  Floats floats;
+  __builtin_memcpy(&floats, words, sizeof(floats));
+  return floats;
+}
+SPYRE_INLINE void put_floats(Floats floats, Word* words) {
+  __builtin_memcpy(words, &floats, sizeof(floats));
+}
+SPYRE_INLINE Widened widened_at(const Word* words) {
+  return {floats_at(words), floats_at(words + Widened::kElements / 2)};
+}
+SPYRE_INLINE void put_widened(const Widened& widened, Word* words) {
+  put_floats(widened.first, words);
+  put_floats(widened.second, words + Widened::kElements / 2);
+}
+
 // Any elements, symbols or not.
 SPYRE_INLINE Widened widen_any(const std::byte* from) {
   Word words[Widened::kElements];
   load<Sen169>(from, words, Widened::kElements);
-  Widened widened;
-  __builtin_memcpy(&widened, words, sizeof(widened));
-  return widened;
+  return widened_at(words);
 }
 #endif
 
@@ -163,8 +181,7 @@ SPYRE_INLINE void load_numbers(const std::byte* from, Word* to) {
   uint32_t symbols = 0;
 #pragma GCC unroll 4
   for (int i = 0; i < kCount; i += Widened::kElements) {
-    const Widened widened = widen_numbers(from + 2 * i, symbols);
-    __builtin_memcpy(to + i, &widened, sizeof(widened));
+    put_widened(widen_numbers(from + 2 * i, symbols), to + i);
   }
   if (symbols != 0) load<Sen169>(from, to, kCount);
 }
@@ -195,9 +212,7 @@ static void store_sen169(const Word* from, std::byte* to, int64_t n) {
     uint32_t rare = 0;
 #pragma GCC unroll 4
     for (int i = 0; i < kStick; i += Widened::kElements) {
-      Widened numbers;
-      __builtin_memcpy(&numbers, from + i, sizeof(numbers));
-      const auto stored = narrow_numbers(numbers, rare);
+      const auto stored = narrow_numbers(widened_at(from + i), rare);
       __builtin_memcpy(to + 2 * i, &stored, sizeof(stored));
     }
     if (rare != 0) store<Sen169>(from, to, kStick);
