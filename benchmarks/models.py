@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import copy
 import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,13 @@ THREADS = 2
 os.environ["SPYRE_CARD_THREADS"] = str(THREADS)  # the card reads it when it is opened
 os.environ["OMP_NUM_THREADS"] = str(THREADS)
 os.environ["HF_HUB_OFFLINE"] = "1"
+if "--avx2" in sys.argv:  # what chooses instructions does so when it is imported
+    os.environ |= {
+        "SPYRE_CARD_ISA": "v3",
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+    }
 
 import torch  # noqa: E402
 import transformers as hf  # noqa: E402
@@ -213,6 +221,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=["forward", "tokens"], help="one of the two tables")
+    parser.add_argument("--avx2", action="store_true", help="both sides without AVX-512")
     parser.add_argument("--json", default="models", help="name of the file in results")
     options = parser.parse_args()
     torch.set_grad_enabled(False)
