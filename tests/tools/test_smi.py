@@ -190,9 +190,18 @@ def test_dmon_prints_a_line_per_card_and_sample(users):
     assert [len(json.loads(line)["cards"]) for line in documents] == [2, 2]
 
 
+# Background jobs of a shell ignore interrupts, and what they start does, too: `make test &` would
+# wait forever.
+INTERRUPTIBLE = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("spyre_smi", run_name="__main__")
+"""
+
+
 def test_a_process_that_is_killed_disappears_while_dmon_looks(users):
     victim = users["victim"]
-    command = [sys.executable, "-m", "spyre_smi", "dmon", "-d", "0.05", "--json"]
+    command = [sys.executable, "-c", INTERRUPTIBLE, "dmon", "-d", "0.05", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dmon:
         assert of_user(json.loads(dmon.stdout.readline()), victim)
         os.kill(victim["pid"], signal.SIGKILL)  # and nobody waits for it: a zombie stays
