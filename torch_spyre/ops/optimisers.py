@@ -9,141 +9,110 @@ imports this: it has to stay cheap.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 
 Tensor = torch.Tensor
 Tensors = Sequence[Tensor]
-Rate = float | Tensor
 
 
 def _wide(x: Tensor) -> Tensor:
     return x if x.dtype is torch.float32 else x.to(torch.float32)
 
 
-def _store(x: Tensor, wide: Tensor) -> None:
-    if wide is not x:
-        x.copy_(wide)
+def _kernel(update: Callable[..., None], *, decays_apart: bool = False) -> Callable[..., None]:
+    """The operation that updates all parameters, from what updates one in 32 bits, in place.
 
+    Weights decay as a part of the gradient, or apart from it.
+    """
 
-def _overflowed(found_inf: Tensor | None) -> bool:
-    return found_inf is not None and bool(found_inf.item())
+    def step(
+        parameters: Tensors,
+        grads: Tensors,
+        *states: Tensors,
+        lr: float | Tensor,
+        weight_decay: float,
+        maximize: bool,
+        grad_scale: Tensor | None = None,
+        found_inf: Tensor | None = None,
+        **settings: Any,
+    ) -> None:
+        if found_inf is not None and found_inf.item():
+            return
+        for i, (parameter, grad) in enumerate(zip(parameters, grads, strict=True)):
+            if grad_scale is not None:  # those given lose the scaler's factor
+                grad.copy_(_wide(grad) / grad_scale)
+            own = [parameter, *(state[i] for state in states if len(state))]
+            wide = [_wide(x) for x in own]
+            way = -_wide(grad) if maximize else _wide(grad)
+            if decays_apart:
+                wide[0].mul_(1 - lr * weight_decay)
+            elif weight_decay:
+                way = way + wide[0] * weight_decay
+            update(way, *wide, lr=lr, **settings)
+            for x, changed in zip(own, wide, strict=True):
+                if changed is not x:
+                    x.copy_(changed)
 
-
-def _gradients(
-    parameters: Tensors,
-    grads: Tensors,
-    weight_decay: float,
-    maximize: bool,
-    grad_scale: Tensor | None,
-) -> Iterator[Tensor]:
-    """Gradients in 32 bits as the step is to take them; those given lose the scaler's factor."""
-    for parameter, grad in zip(parameters, grads, strict=True):
-        if grad_scale is not None:
-            grad.copy_(_wide(grad) / grad_scale)
-        wide = -_wide(grad) if maximize else _wide(grad)
-        yield wide + _wide(parameter) * weight_decay if weight_decay else wide
+    return step
 
 
 def _adam(
-    is_decay_apart: bool,
-    parameters: Tensors,
-    grads: Tensors,
-    exp_avgs: Tensors,
-    exp_avg_sqs: Tensors,
-    max_exp_avg_sqs: Tensors,
-    state_steps: Tensors,
-    *,
-    lr: Rate,
+    grad: Tensor,
+    parameter: Tensor,
+    average: Tensor,
+    squares: Tensor,
+    *others: Tensor,
+    lr: float | Tensor,
     beta1: float,
     beta2: float,
-    weight_decay: float,
     eps: float,
     amsgrad: bool,
-    maximize: bool,
-    grad_scale: Tensor | None = None,
-    found_inf: Tensor | None = None,
 ) -> None:
-    if _overflowed(found_inf):
-        return
-    inside = 0.0 if is_decay_apart else weight_decay
-    made = _gradients(parameters, grads, inside, maximize, grad_scale)
-    for i, grad in enumerate(made):
-        parameter, step = _wide(parameters[i]), _wide(state_steps[i])
-        average, squares = _wide(exp_avgs[i]), _wide(exp_avg_sqs[i])
-        if is_decay_apart and weight_decay:
-            parameter.mul_(1 - lr * weight_decay)
-        average.lerp_(grad, 1 - beta1)
-        squares.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        _store(exp_avgs[i], average)
-        _store(exp_avg_sqs[i], squares)
-        if amsgrad:
-            largest = _wide(max_exp_avg_sqs[i])
-            squares = torch.maximum(largest, squares, out=largest)
-            _store(max_exp_avg_sqs[i], largest)
-        size = squares.sqrt() / (1 - beta2**step).sqrt() + eps
-        parameter.sub_(average / size * (lr / (1 - beta1**step)))
-        _store(parameters[i], parameter)
+    """Others are the largest squares, with amsgrad, and the number of the step."""
+    average.lerp_(grad, 1 - beta1)
+    squares.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+    if amsgrad:
+        squares = torch.maximum(others[0], squares, out=others[0])
+    step = others[-1]
+    size = squares.sqrt() / (1 - beta2**step).sqrt() + eps
+    parameter.sub_(average / size * (lr / (1 - beta1**step)))
 
 
 def _sgd(
-    parameters: Tensors,
-    grads: Tensors,
-    momentum_buffers: Tensors,
-    *,
-    weight_decay: float,
+    grad: Tensor,
+    parameter: Tensor,
+    *buffers: Tensor,
+    lr: float | Tensor,
     momentum: float,
-    lr: Rate,
     dampening: float,
     nesterov: bool,
-    maximize: bool,
     is_first_step: bool,
-    grad_scale: Tensor | None = None,
-    found_inf: Tensor | None = None,
 ) -> None:
-    if _overflowed(found_inf):
-        return
-    made = _gradients(parameters, grads, weight_decay, maximize, grad_scale)
-    for i, grad in enumerate(made):
-        if momentum:
-            buffer = _wide(momentum_buffers[i])
-            if is_first_step:
-                buffer.copy_(grad)
-            else:
-                buffer.mul_(momentum).add_(grad * (1 - dampening))
-            _store(momentum_buffers[i], buffer)
-            grad = grad + buffer * momentum if nesterov else buffer
-        parameter = _wide(parameters[i])
-        parameter.sub_(grad * lr)
-        _store(parameters[i], parameter)
+    """The buffer is there with momentum."""
+    for buffer in buffers:
+        if is_first_step:
+            buffer.copy_(grad)
+        else:
+            buffer.mul_(momentum).add_(grad * (1 - dampening))
+        grad = grad + buffer * momentum if nesterov else buffer
+    parameter.sub_(grad * lr)
 
 
 def _adagrad(
-    parameters: Tensors,
-    grads: Tensors,
-    state_sums: Tensors,
-    state_steps: Tensors,
+    grad: Tensor,
+    parameter: Tensor,
+    total: Tensor,
+    step: Tensor,
     *,
-    lr: Rate,
+    lr: float | Tensor,
     lr_decay: float,
-    weight_decay: float,
     eps: float,
-    maximize: bool,
-    grad_scale: Tensor | None = None,
-    found_inf: Tensor | None = None,
 ) -> None:
-    if _overflowed(found_inf):
-        return
-    made = _gradients(parameters, grads, weight_decay, maximize, grad_scale)
-    for i, grad in enumerate(made):
-        parameter, total, step = _wide(parameters[i]), _wide(state_sums[i]), _wide(state_steps[i])
-        total.addcmul_(grad, grad)
-        _store(state_sums[i], total)
-        rate = lr / (1 + (step - 1) * lr_decay)
-        parameter.sub_(grad / (total.sqrt() + eps) * rate)
-        _store(parameters[i], parameter)
+    total.addcmul_(grad, grad)
+    parameter.sub_(grad / (total.sqrt() + eps) * (lr / (1 + (step - 1) * lr_decay)))
 
 
 # ---- Gradient scalers ---------------------------------------------------------------------------
@@ -176,10 +145,10 @@ def _update_scale(
 
 def _overloads() -> Iterator[tuple[str, Callable[..., None]]]:
     steps: dict[str, Callable[..., None]] = {
-        "_fused_adam_": functools.partial(_adam, False),
-        "_fused_adamw_": functools.partial(_adam, True),
-        "_fused_sgd_": _sgd,
-        "_fused_adagrad_": _adagrad,
+        "_fused_adam_": _kernel(_adam),
+        "_fused_adamw_": _kernel(_adam, decays_apart=True),
+        "_fused_sgd_": _kernel(_sgd),
+        "_fused_adagrad_": _kernel(_adagrad),
     }
     for name, step in steps.items():
         yield name, step
